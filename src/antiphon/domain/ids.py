@@ -1,0 +1,42 @@
+"""Ids. Time and randomness are arguments; what can be derived is derived.
+
+Response and run ids begin with their time in hexadecimal, so that rows written together lie together.
+Ids of items that a model call made hold the stem of their step, the attempt and a running number:
+a later attempt can never use an id again, and which calls belong to one answer can be read off.
+"""
+
+from antiphon.domain.steps import STEP_STEM_LENGTH
+
+_RANDOM_BYTES = 10
+
+
+def time_ordered_id(prefix: str, now_s: float, random: bytes) -> str:
+    """`prefix_` and 32 hexadecimal digits: 12 of milliseconds, 20 of randomness (10 bytes)."""
+    return f"{prefix}_{int(now_s * 1000):012x}{random[:_RANDOM_BYTES].hex()}"
+
+
+def run_id_of(response_id: str) -> str:
+    """The id of the run that a new response starts."""
+    return "run_" + response_id.removeprefix("resp_")
+
+
+def attempt_stem(step_id: str, attempt: int) -> str:
+    """What all ids made by one attempt at a step share."""
+    return f"{step_id.removeprefix('step_')[:STEP_STEM_LENGTH]}{attempt:02x}"
+
+
+def made_id(prefix: str, stem: str, index: int) -> str:
+    """The id of the `index`-th thing that an attempt made."""
+    return f"{prefix}_{stem}{index:04x}"
+
+
+def stem_of(item_id: str) -> str | None:
+    """The attempt stem in an item id of ours, None for ids from elsewhere.
+
+    >>> stem_of("fc_" + "a" * 24 + "00" + "0001") == "a" * 24 + "00"
+    True
+    """
+    _, _, tail = item_id.partition("_")
+    if len(tail) != STEP_STEM_LENGTH + 6 or any(c not in "0123456789abcdef" for c in tail):
+        return None
+    return tail[:-4]
