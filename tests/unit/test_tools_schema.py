@@ -37,7 +37,7 @@ def test_builtin_types_map_to_json_types():
     """Each builtin annotation gives the JSON type that carries it."""
 
     def f(
-        a: str, b: int, c: float, d: bool, e: None, f: list[str], g: dict[str, int], h: tuple[int, str]
+        *, a: str, b: int, c: float, d: bool, e: None, f: list[str], g: dict[str, int], h: tuple[int, str]
     ): ...
 
     schema = read_signature(f).parameters
