@@ -125,11 +125,14 @@ class ResponseUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What one run writes at one boundary, in this order: run, strikes, steps, events, items, response.
 
-    `commit_no` rises by at least one with every commit of a run under one claim. `new_run` comes with
-    the first commit of a run; without it the run's row must exist and carry the claim's fence.
-    `changed_steps` replace rows by id, along legal moves only. `struck_steps` are model calls whose
-    events leave the log. `progressed` says that a step ended, which sets the takeover count to zero.
-    `released` gives the claim up. `next_sequence_number` is the first number not yet used.
+    `commit_no` rises by at least one with every commit of a run. `new_run` comes with the first commit of a
+    run; without it the run's row must exist, not have ended, and carry the claim's fence and owner.
+    `changed_steps` replace rows by id, along legal moves only: an open step may keep its state and change the
+    rest, its place, kind and sequence never change. `struck_steps` are model calls whose events leave the
+    log. `progressed` says that a step ended, which sets the takeover count to zero. `released` gives the
+    claim up.
+    `next_sequence_number` is the first number not yet used: `windows` rise, end below it, and begin at or
+    above the one that the run had before, so that no number is ever used again.
     """
 
     claim: Claim
@@ -236,11 +239,17 @@ class ResponseStepStore(Protocol):
         ...
 
     async def mark_step_processing(self, step_id: StepId) -> None:
-        """`pending` to `processing`, setting `started_at`; nothing when the step is past `pending`."""
+        """`pending` to `processing`, setting `started_at`; nothing when the step is past `pending`.
+
+        Raises `StepNotFoundError`.
+        """
         ...
 
     async def complete_step(self, step_id: StepId, response: Any) -> None:
-        """`processing` to `completed`. Raise `StepAlreadyTerminal`, `IllegalMoveError`, `StepNotFoundError`."""
+        """`processing` to `completed`.
+
+        Raises `StepAlreadyTerminal`, `IllegalMoveError`, `StepNotFoundError`; the step stays as it was.
+        """
         ...
 
     async def fail_step(self, step_id: StepId, error: Any) -> None:
@@ -267,7 +276,7 @@ class ResponseStore(Protocol):
         ...
 
     async def get_items(self, ids: Sequence[str]) -> list[Item]:
-        """The items that exist among these ids, in any order."""
+        """The items that exist among these ids, in any order; of several with one id, the newest."""
         ...
 
     async def rehydrate(self, response_id: str) -> list[Item]:
@@ -281,7 +290,10 @@ class ResponseStore(Protocol):
         conversation_id: str | None = None,
         previous_response_id: str | None = None,
     ) -> None:
-        """Write an ended response with `response.input_items` and its output."""
+        """Write an ended response with `response.input_items` and its output.
+
+        `StoreRefusedError` when it has not ended, or when its id is taken.
+        """
         ...
 
 
@@ -289,7 +301,10 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
     """What the engine needs of a store."""
 
     async def open(self) -> None:
-        """Make the store ready; `ConfigurationError` when it cannot be (locked by another process, newer schema)."""
+        """Make the store ready.
+
+        `ConfigurationError` when it cannot be (in use by another process, written by a newer version).
+        """
         ...
 
     async def close(self) -> None:
@@ -297,7 +312,10 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
         ...
 
     def under(self, claim: Claim) -> ResponseStepStore:
-        """The step methods, fenced: each raises `ClaimLost` when the run's fence is not the claim's."""
+        """The step methods, fenced: each that writes raises `ClaimLost` when the claim no longer holds.
+
+        So it does for a step of another run, and once the run has ended.
+        """
         ...
 
     async def commit(self, group: Sequence[Commit]) -> list[CommitOutcome]:
@@ -308,9 +326,9 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
         ...
 
     async def take_over(self, owner: str) -> list[StoredRun]:
-        """Claim every run that has not ended: raise its fence, set the owner, and count the takeover
+        """Claim every run that has not ended (raise its fence, own it, count the takeover); oldest first.
 
-        where the run had an owner (a run handed back has none, and is not counted). Oldest first.
+        It is counted where the run had an owner: a run that was handed back has none.
         """
         ...
 
@@ -343,7 +361,11 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
         status: str | None = None,
         prefix: str | None = None,
     ) -> ResponsePage:
-        """Responses by creation, without output; `prefix` keeps ids that begin with it (with or without `resp_`)."""
+        """Responses by creation, without output.
+
+        `prefix` keeps ids that begin with it, with or without `resp_`.
+        An unknown `after` gives an empty page.
+        """
         ...
 
     async def history(self, project: str, response_id: str) -> History | None:
@@ -351,9 +373,18 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
         ...
 
     async def input_items(
-        self, project: str, response_id: str, *, limit: int = 20, after: str | None = None, order: Order = "desc"
+        self,
+        project: str,
+        response_id: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        order: Order = "desc",
     ) -> Page | None:
-        """The input items of one response; None when it is unknown."""
+        """The input items of one response by position; None when it is unknown.
+
+        An unknown `after` gives an empty page.
+        """
         ...
 
     async def events(self, response_id: str, after: int, *, limit: int = 64) -> list[EventWindow]:
@@ -369,9 +400,10 @@ class Store(ResponseStepStore, ResponseStore, Protocol):
         ...
 
     async def delete_response(self, project: str, response_id: str) -> bool:
-        """Hide the id at once; erase the rows of every hidden, ended response that no living one descends from.
+        """Hide the id at once, and erase every hidden response that no living one descends from.
 
-        False when unknown. The run must have ended. The idempotency row stays.
+        False when unknown. `ConflictError` when the run has not ended. A hidden response still counts as
+        history for those that descend from it. The idempotency row stays.
         """
         ...
 
