@@ -1,5 +1,7 @@
 """Splitting server-sent events."""
 
+import itertools
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -67,7 +69,7 @@ def test_any_stream_at_any_borders(lines: list[tuple[bytes, bytes]], cuts: list[
     if bom:
         wire = b"\xef\xbb\xbf" + wire
     borders = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
-    assert split([wire[a:b] for a, b in zip(borders, borders[1:], strict=False)]) == expected
+    assert split([wire[a:b] for a, b in itertools.pairwise(borders)]) == expected
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -85,8 +87,7 @@ def test_an_endless_event_is_refused_before_it_ends() -> None:
     """What never ends cannot fill the memory."""
     splitter = SseSplitter(max_event_bytes=1000)
     with pytest.raises(SerializationError):
-        for _ in range(1000):
-            splitter.feed(b"data: " + b"x" * 100)
+        list(map(splitter.feed, [b"data: " + b"x" * 100] * 1000))
 
 
 def test_large_events_in_small_pieces() -> None:
