@@ -137,8 +137,8 @@ class Answer:
     def close(self) -> JSONObject:
         """Close every open item and give the payload of the completed step.
 
-        `{"output": [...], "finish_reason", "usage", "model"}`; calls of ours carry `server_label` and
-        `effect`. The events of the closing belong in one commit with that payload.
+        `{"output": [...], "finish_reason", "usage", "model"}`; calls of ours carry `server_label`,
+        `effect` and `output_index`. The events of the closing belong in one commit with that payload.
         """
         finished = self._finished or InferenceFinished()
         status = STATUS_OF_FINISH.get(finished.finish_reason, "completed")
@@ -260,6 +260,7 @@ class Answer:
         else:
             item["server_label"] = label
             item["effect"] = self._calling.effect_of(call.name)
+            item["output_index"] = call.index
             self._narrator.item_added(call.index, mcp_call(item))
             self._narrator.item_event("response.mcp_call.in_progress", item_id, call.index)
         if self._deltas:
@@ -272,7 +273,10 @@ class Answer:
         call.streamed = len(call.arguments)
         if fresh:
             self._narrator.item_event(
-                _arguments_event(call.item) + ".delta", call.item["id"], call.index, b'"delta":' + encode(fresh)
+                _arguments_event(call.item) + ".delta",
+                call.item["id"],
+                call.index,
+                b'"delta":' + encode(fresh),
             )
 
     def _close_call(self, call: _Call, status: str) -> None:

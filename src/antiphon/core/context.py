@@ -33,7 +33,9 @@ def output_of(chain: Sequence[ChainStep], *, not_run: str | None = None) -> list
     return output
 
 
-def mcp_call(call: Mapping[str, Any], step: ChainStep | None = None, *, not_run: str | None = None) -> JSONObject:
+def mcp_call(
+    call: Mapping[str, Any], step: ChainStep | None = None, *, not_run: str | None = None
+) -> JSONObject:
     """A server-side call as clients see it, with the result of its step when there is one."""
     output: str | None = None
     error: JSONObject | None = None
@@ -74,5 +76,5 @@ def text_of(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def forced_choice_met(chain: Sequence[ChainStep]) -> bool:
-    """True once some answer has called a server-side tool: a forced `tool_choice` then gives way to `auto`."""
+    """True once an answer has called a server-side tool: a forced `tool_choice` gives way to `auto`."""
     return any(server_calls(turn.model_call) for turn in turns_of(chain))

@@ -54,7 +54,7 @@ class Narrator:
         self._emit(Event(number, event_type, data))
 
     def response(self, event_type: str, body: bytes) -> None:
-        """An event that carries the whole response (`response.created`, `.in_progress`, the terminal ones)."""
+        """An event that carries the whole response: `response.created`, `.in_progress`, the terminal ones."""
         self.say(event_type, b'"response":%b' % body)
 
     def ended(self, status: str, body: bytes) -> None:

@@ -35,7 +35,9 @@ class SseSplitter:
             chunk = self._with_lf_only(chunk)
         buffer = self._buffer
         if not buffer and not self._bom_open and chunk.endswith(b"\n\n"):
-            # The usual case: whole events, nothing left over before or after.
+            # The usual case: whole events, nothing left over before or after; mostly a single one.
+            if chunk.startswith(_PLAIN) and chunk.find(b"\n") == len(chunk) - 2 <= self._max_event_bytes:
+                return [chunk[6:-2]]
             return self._payloads(chunk[:-2].split(b"\n\n"))
         scanned = max(0, len(buffer) - 1)
         buffer += chunk

@@ -24,6 +24,7 @@ its call's place in the answer: a crash in the middle of a fan-out finds the sam
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -61,8 +62,8 @@ class Turn(msgspec.Struct, frozen=True):
 def turns_of(chain: Sequence[ChainStep]) -> list[Turn]:
     """The chain cut into turns."""
     starts = [i for i, step in enumerate(chain) if step.kind is StepKind.MODEL_CALL]
-    ends = [*starts[1:], len(chain)]
-    return [Turn(chain[a], tuple(chain[a + 1 : b])) for a, b in zip(starts, ends, strict=True)]
+    borders = [*starts, len(chain)]
+    return [Turn(chain[a], tuple(chain[a + 1 : b])) for a, b in pairwise(borders)]
 
 
 def server_calls(model_call: ChainStep) -> list[dict[str, Any]]:
@@ -98,7 +99,9 @@ def next_action(rules: Rules, chain: Sequence[ChainStep], spent: Spent) -> NextA
         case StepState.PENDING | StepState.PROCESSING:
             return AppendSteps([_model_call(rules, turn.model_call.ordinal)])
         case StepState.FAILED | StepState.CANCELED:
-            return Fail(turn.model_call.error or {"code": "cancelled", "message": "The model call was cancelled."})
+            return Fail(
+                turn.model_call.error or {"code": "cancelled", "message": "The model call was cancelled."}
+            )
         case StepState.COMPLETED:
             return _after_answer(rules, turn, spent)
 
@@ -156,4 +159,5 @@ def _tool_payload(call: dict[str, Any]) -> dict[str, Any]:
         "arguments": call["arguments"],
         "server_label": call["server_label"],
         "effect": call.get("effect", "once"),
+        "output_index": call.get("output_index"),
     }

@@ -11,6 +11,7 @@
     │   ├── UnsupportedMediaError   415
     │   ├── KeyReusedError          422
     │   └── RateLimitError          429     says when to come back
+    ├── ServerStoppingError         503     come back to the next process
     ├── ConfigurationError                  a file, flag or environment variable is wrong
     ├── StoreError                  503
     │   ├── StoreUnavailableError           full, locked, gone: nothing was written, try again
@@ -147,6 +148,13 @@ class RateLimitError(RequestError):
     def __init__(self, message: str = "", *, retry_after_s: float = 1.0, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
         self.retry_after_s = retry_after_s
+
+
+class ServerStoppingError(Error):
+    """The server is shutting down. Work that was admitted goes on in the next process."""
+
+    default_code = "server_stopping"
+    http_status = 503
 
 
 class ConfigurationError(Error):
@@ -400,6 +408,17 @@ class LoopInterruptedError(LoopError):
     def __init__(self, interruptions: tuple[Any, ...] = ()) -> None:
         super().__init__(f"waiting for {len(interruptions)} answer(s)")
         self.interruptions = interruptions
+
+
+def http_status_of(code: str | None) -> int:
+    """The HTTP status that belongs to an error code of this tree; 500 for codes from elsewhere."""
+    pending: list[type[Error]] = [Error]
+    while pending:
+        kind = pending.pop()
+        if kind.default_code == code:
+            return kind.http_status
+        pending.extend(kind.__subclasses__())
+    return 500
 
 
 LoopError.Failed = LoopFailedError

@@ -69,11 +69,15 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a call gave: text for the model. `failed` says that the tool did not do what it was asked."""
+    """What a call gave: text for the model.
+
+    `failed` says that the tool did not do what it was asked; `error_code` then says how (`ToolError.code`).
+    """
 
     call_id: str
     output: str
     failed: bool = False
+    error_code: str | None = None
 
 
 class RequestContext:

@@ -242,13 +242,13 @@ class MemoryStore(MemorySteps, WholeResponses):
             items = items[places[-1] + 1 :] if places else []
         return Page(tuple(items[:limit]), has_more=len(items) > limit)
 
-    async def get_items(self, ids: Sequence[str]) -> list[Item]:
-        """The items of the default project that exist among these ids; of several with one id, the newest."""
+    async def get_items(self, ids: Sequence[str], *, project: str = DEFAULT_PROJECT) -> list[Item]:
+        """The items of this project that exist among these ids; of several with one id, the newest."""
         wanted = set(ids)
         found = {
             item.item_id: item
             for kept in self._tables.responses.values()
-            if kept.row.project == DEFAULT_PROJECT and not kept.deleted
+            if kept.row.project == project and not kept.deleted
             for item in kept.items()
             if item.item_id in wanted
         }

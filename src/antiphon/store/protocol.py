@@ -275,7 +275,7 @@ class ResponseStore(Protocol):
         """The response as it stands, or None."""
         ...
 
-    async def get_items(self, ids: Sequence[str]) -> list[Item]:
+    async def get_items(self, ids: Sequence[str], *, project: str = DEFAULT_PROJECT) -> list[Item]:
         """The items that exist among these ids, in any order; of several with one id, the newest."""
         ...
 

@@ -138,11 +138,9 @@ class SqliteStore(SqliteSteps, WholeResponses):
             )
         )
 
-    async def get_items(self, ids: Sequence[str]) -> list[Item]:
-        """The items of the default project that exist among these ids."""
-        found = await self._readers.ask(
-            lambda connection: reads.items_by_id(connection, DEFAULT_PROJECT, ids)
-        )
+    async def get_items(self, ids: Sequence[str], *, project: str = DEFAULT_PROJECT) -> list[Item]:
+        """The items of this project that exist among these ids."""
+        found = await self._readers.ask(lambda connection: reads.items_by_id(connection, project, ids))
         return [Item(item_id, from_json(data)) for item_id, data in found.items()]
 
     async def events(self, response_id: str, after: int, *, limit: int = 64) -> list[EventWindow]:

@@ -1,0 +1,90 @@
+"""A valid stream made from an ended response, for one whose events were never kept.
+
+Always the same for the same response, so that a cursor into it holds.
+"""
+
+from typing import Any
+
+import msgspec
+
+from antiphon.core.narration import Narrator
+from antiphon.domain.events import Event
+
+encode = msgspec.json.encode
+
+_DONE = {
+    "output_text": ("response.output_text.done", "text", b',"logprobs":[]'),
+    "refusal": ("response.refusal.done", "refusal", b""),
+    "reasoning_text": ("response.reasoning_text.done", "text", b""),
+}
+
+
+def events_of(response: dict[str, Any]) -> list[Event]:
+    """Every event of a response that was not streamed, in order."""
+    told: list[Event] = []
+    narrator = Narrator(told.append)
+    begun = {
+        **response,
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "error": None,
+        "incomplete_details": None,
+        "completed_at": None,
+    }
+    body = encode(begun)
+    narrator.response("response.created", body)
+    narrator.response("response.in_progress", body)
+    for item in response["output"]:
+        _tell_item(narrator, narrator.take_output_index(), item)
+    if response["status"] == "failed" and response["error"]:
+        narrator.error(response["error"])
+    narrator.ended(response["status"], encode(response))
+    return told
+
+
+def _tell_item(narrator: Narrator, index: int, item: dict[str, Any]) -> None:
+    match item["type"]:
+        case "message" | "reasoning":
+            _tell_parts(narrator, index, item)
+        case "function_call" | "mcp_call":
+            _tell_call(narrator, index, item)
+        case _:
+            narrator.item_added(index, item)
+    narrator.item_done(index, item)
+
+
+def _tell_parts(narrator: Narrator, index: int, item: dict[str, Any]) -> None:
+    empty = {**item, "status": "in_progress"}
+    if item["type"] == "message":
+        empty["content"] = []
+    else:
+        empty.pop("content", None)
+    narrator.item_added(index, empty)
+    for place, part in enumerate(item.get("content") or ()):
+        event, key, extra = _DONE[part["type"]]
+        where = b'"content_index":%d' % place
+        blank = {**part, key: ""}
+        text = b'%b,"%b":%b%b' % (where, key.encode(), encode(part[key]), extra)
+        narrator.item_event(
+            "response.content_part.added", item["id"], index, b'%b,"part":%b' % (where, encode(blank))
+        )
+        narrator.item_event(event, item["id"], index, text)
+        narrator.item_event(
+            "response.content_part.done", item["id"], index, b'%b,"part":%b' % (where, encode(part))
+        )
+
+
+def _tell_call(narrator: Narrator, index: int, item: dict[str, Any]) -> None:
+    arguments = b'"arguments":' + encode(item["arguments"])
+    if item["type"] == "function_call":
+        narrator.item_added(index, {**item, "status": "in_progress", "arguments": ""})
+        rest = b'"name":%b,%b' % (encode(item["name"]), arguments)
+        narrator.item_event("response.function_call_arguments.done", item["id"], index, rest)
+        return
+    blank = {**item, "status": "in_progress", "arguments": "", "output": None, "error": None}
+    narrator.item_added(index, blank)
+    narrator.item_event("response.mcp_call.in_progress", item["id"], index)
+    narrator.item_event("response.mcp_call_arguments.done", item["id"], index, arguments)
+    if item["status"] in {"completed", "failed"}:
+        narrator.item_event(f"response.mcp_call.{item['status']}", item["id"], index)

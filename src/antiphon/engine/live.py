@@ -1,0 +1,100 @@
+"""Live fan-out: committed events, from the journal to whoever reads along.
+
+A `Channel` hands each window to its subscriptions; all share the same bytes. A subscription holds only a
+bounded number of them: a reader that falls behind is not waited for and loses nothing, it goes back to
+the log and catches up from there. Without a log (`store: false`) it is disconnected.
+"""
+
+import asyncio
+from collections import deque
+
+import msgspec
+
+from antiphon.domain.steps import StepId
+from antiphon.store.protocol import EventWindow
+
+MOST_BYTES_BEHIND = 1024 * 1024
+
+
+class Struck(msgspec.Struct, frozen=True):
+    """The events of this step's attempt have left the log."""
+
+    step_id: StepId
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """Nothing more will come here: the owner is gone, or the server stops."""
+
+
+class FellBehind(msgspec.Struct, frozen=True):
+    """Windows were let go of; the log has them."""
+
+
+Delivery = EventWindow | Struck | Closed | FellBehind
+
+
+class Subscription:
+    """One reader's share of a channel."""
+
+    def __init__(self, channel: "Channel") -> None:
+        self._channel = channel
+        self._queue: deque[Delivery] = deque()
+        self._bytes = 0
+        self._ready = asyncio.Event()
+
+    def put(self, delivery: Delivery) -> None:
+        """Called by the channel."""
+        if isinstance(delivery, EventWindow):
+            self._bytes += len(delivery.frames)
+            if self._bytes > MOST_BYTES_BEHIND:
+                self._queue.clear()
+                self._bytes = 0
+                delivery = FellBehind()
+        self._queue.append(delivery)
+        self._ready.set()
+
+    async def next(self) -> Delivery:
+        """The next delivery, as soon as there is one."""
+        while not self._queue:
+            self._ready.clear()
+            await self._ready.wait()
+        delivery = self._queue.popleft()
+        if isinstance(delivery, EventWindow):
+            self._bytes -= len(delivery.frames)
+        return delivery
+
+    def leave(self) -> None:
+        """Stop reading."""
+        self._channel.subscriptions.discard(self)
+
+
+class Channel:
+    """The committed events of one response, as they come."""
+
+    def __init__(self) -> None:
+        self.subscriptions: set[Subscription] = set()
+        self._published = -1
+
+    def subscribe(self) -> Subscription:
+        """Hear everything that is published from now on."""
+        subscription = Subscription(self)
+        self.subscriptions.add(subscription)
+        return subscription
+
+    def publish(self, window: EventWindow) -> None:
+        """Hand a committed window to every reader; one that was published before is passed over."""
+        if window.first <= self._published:
+            return
+        self._published = window.last
+        for subscription in self.subscriptions:
+            subscription.put(window)
+
+    def strike(self, step_id: StepId) -> None:
+        """Tell readers that they may hold events of a torn attempt."""
+        for subscription in self.subscriptions:
+            subscription.put(Struck(step_id))
+
+    def close(self) -> None:
+        """Send every reader away; they may come back with their cursor."""
+        for subscription in self.subscriptions:
+            subscription.put(Closed())

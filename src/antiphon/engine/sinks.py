@@ -1,0 +1,66 @@
+"""A plain event sink, made into what the loop talks to.
+
+Used when `run_response_loop` is called with a sink of the caller's own, or none: the response is opened
+with `response.created` and closed with exactly one terminal event. The engine has a sink of its own
+(`journal_sink`) that writes before it tells.
+"""
+
+import inspect
+from collections import deque
+
+import msgspec
+
+from antiphon.core.narration import Narrator
+from antiphon.domain.events import Event
+from antiphon.domain.steps import StepId
+from antiphon.engine.failures import error_payload, wire_error
+from antiphon.engine.protocol import Ending, EventSink, MultiStepStore
+from antiphon.engine.stopping import StopSignal
+
+
+class PlainSink:
+    """A `ResponseSink` around an `EventSink` (or around nobody)."""
+
+    def __init__(self, sink: EventSink | None, store: MultiStepStore, request_id: str) -> None:
+        self._sink = sink
+        self._store = store
+        self._request_id = request_id
+        self._told: deque[Event] = deque()
+        self.narrator = Narrator(None if sink is None else self._told.append)
+        self.stop = StopSignal()
+
+    async def begin(self) -> None:
+        """Tell `response.created` and `response.in_progress`."""
+        if self.narrator.listening:
+            body = await self._body("in_progress")
+            self.narrator.response("response.created", body)
+            self.narrator.response("response.in_progress", body)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Hand over what has been told."""
+        if self._sink is None:
+            return
+        while self._told:
+            waiting = self._sink.emit(self._told.popleft())
+            if inspect.isawaitable(waiting):
+                await waiting
+
+    def enter_step(self, step_id: StepId | None) -> None:
+        """Nothing is kept, so nothing can be struck."""
+
+    async def end(self, ending: Ending) -> None:
+        """Tell the one terminal event, carrying the response as the store assembles it."""
+        if self.narrator.listening:
+            body = await self._body(ending.status, ending)
+            if ending.error is not None:
+                self.narrator.error(error_payload(ending.error))
+            self.narrator.ended(ending.status, body)
+            await self.flush()
+
+    async def _body(self, status: str, ending: Ending | None = None) -> bytes:
+        body = {**await self._store.assemble_response(self._request_id), "status": status}
+        if ending is not None:
+            body["error"] = wire_error(ending.error) if ending.error else None
+            body["incomplete_details"] = ending.incomplete_details
+        return msgspec.json.encode(body)
