@@ -382,6 +382,37 @@ async def test_connection_closed_without_a_word() -> None:
         assert isinstance(await failure_of(client, asking()), UpstreamUnreachableError)
 
 
+async def test_something_else_answers() -> None:
+    """A port where no HTTP is spoken gives what is not an answer."""
+
+    async def behave(visit: Visit) -> None:
+        await visit.send(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    async with client_of(behave) as (client, _):
+        assert isinstance(await failure_of(client, asking()), UpstreamBrokenError)
+
+
+async def test_no_secure_connection() -> None:
+    """An https address of a server that speaks plain HTTP is not tried again."""
+    visitors = 0
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visitors
+        visitors += 1
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    target = UpstreamTarget(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server, ChatCompletionsClient(target, retry=Waits().policy()) as client:
+        error = await failure_of(client, asking())
+    assert isinstance(error, UpstreamUnreachableError)
+    assert not error.retryable
+    assert visitors == 1
+
+
 async def test_an_address_that_is_none() -> None:
     """An unusable URL is said so, and not tried again."""
     async with ChatCompletionsClient(UpstreamTarget("no-url")) as client:

@@ -265,6 +265,25 @@ def test_usage_before_and_after_the_end() -> None:
     assert answer.finished() == InferenceFinished("stop", Usage(input_tokens=2, total_tokens=2), "m")
 
 
+def test_odd_usage_does_not_spoil_an_answer() -> None:
+    """Numbers in strings are read; usage of another shape is left out; the text is kept."""
+    answer = StreamedAnswer()
+    assert answer.feed([payload({"content": "a"}, usage={"prompt_tokens": "3"})]) == [TextDelta("a")]
+    assert answer.feed([payload({"content": "b"}, finish="stop", usage="many")]) == [TextDelta("b")]
+    assert answer.finished().usage == Usage(input_tokens=3, total_tokens=3)
+
+
+@pytest.mark.parametrize("rest", [b"{garbage", b'{"error": {"message": "late"}}', b"{}"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nothing_takes_back_an_answer_that_has_ended(rest: bytes, at_once: bool) -> None:
+    """Errors behind the finish reason are no part of the answer, however they are cut."""
+    answer = StreamedAnswer()
+    payloads = [payload({"content": "a"}), payload(finish="stop"), rest]
+    batches = [payloads] if at_once else [[each] for each in payloads]
+    assert [event for batch in batches for event in answer.feed(batch)] == [TextDelta("a")]
+    assert answer.finished().finish_reason == "stop"
+
+
 def test_other_choices_are_not_mixed_in() -> None:
     """Only the first choice is the answer."""
     body = {"choices": [{"index": 1, "delta": {"content": "b"}}, {"index": 0, "delta": {"content": "a"}}]}
@@ -274,8 +293,9 @@ def test_other_choices_are_not_mixed_in() -> None:
 def test_a_closing_message_does_not_repeat_the_text() -> None:
     """A server that sends the whole message after its deltas has said it once."""
     closing = b'{"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}]}'
-    events = events_of(payload({"content": "a"}), payload({"content": "b"}), closing)
-    assert events[:-1] == [TextDelta("a"), TextDelta("b")]
+    payloads = [payload({"content": "a"}), payload({"content": "b"}), closing]
+    assert events_of(*payloads)[:-1] == [TextDelta("a"), TextDelta("b")]
+    assert StreamedAnswer().feed(payloads) == [TextDelta("a"), TextDelta("b")]
 
 
 def test_a_whole_answer_without_finish_reason() -> None:

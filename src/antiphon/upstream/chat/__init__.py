@@ -1,7 +1,8 @@
 """The client of chat-completions servers.
 
-`messages` and `request` translate what is asked, `answer` what comes back, `failures` what goes wrong:
-all pure. `exchange` is one HTTP exchange with its deadlines, `client` ties them together with retries.
+`messages`, `parts` and `request` translate what is asked, `chunks`, `calls` and `answer` what comes back,
+`failures` what goes wrong: all pure. `exchange` is one HTTP exchange with its deadlines, `client` ties
+them together with retries.
 May import `core` and `domain`. Begin with `client`.
 """
 

@@ -267,6 +267,12 @@ def _unreachable(error: Exception) -> InferenceError:
     """Before any header: no connection, or one that was closed without a word."""
     if isinstance(error, aiohttp.InvalidURL):
         return UpstreamUnreachableError("The address of the model server is not a URL.", retryable=False)
+    if isinstance(error, aiohttp.ClientSSLError):
+        return UpstreamUnreachableError(
+            "No secure connection to the model server could be made.",
+            retryable=False,
+            hint="Check its certificate, and whether its address is https.",
+        )
     if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientConnectorError | OSError):
         return UpstreamUnreachableError(
             "The model server cannot be reached.", hint="Check that it runs, and its address."
