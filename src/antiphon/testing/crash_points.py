@@ -2,7 +2,7 @@
 
     ANTIPHON_CRASH_AT=tool.after_call          dies when the point is reached for the first time
     ANTIPHON_CRASH_AT=commit.after:3           at the third time
-    ANTIPHON_CRASH_MARK=/path/mark             writes the point's name there first, so that a test knows it hit
+    ANTIPHON_CRASH_MARK=/path/mark             writes the name there first: a test knows that it hit
 
 The names are in `antiphon.domain.crash_points.CRASH_POINTS`. `antiphon serve` arms itself from the
 environment; nothing else does.
