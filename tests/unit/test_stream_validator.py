@@ -477,6 +477,64 @@ def test_each_single_defect_is_found(name):
     assert any(words in violation for violation in violations), violations
 
 
+# Streams in which nothing happens side by side: each event has its one place.
+SINGLE_FILE = ["text", "reasoning", "summary", "incomplete"]
+
+
+@pytest.mark.parametrize("name", SINGLE_FILE)
+def test_every_event_counts(name):
+    """No event can be left out, told twice or told too early, even when the numbers fit."""
+    for at in range(len(GOOD[name]())):
+        left_out, doubled, early = edit(name), edit(name), edit(name)
+        del left_out.events[at]
+        doubled.insert(at, doubled.events[at])
+        early.swap(at - 1, at)
+        for spoilt in (left_out, doubled, early):
+            assert check_stream(spoilt.renumbered().events) != [], at
+
+
+def leaves(value, path=()):
+    """Every place in a JSON value that holds no other."""
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(each, (*path, key))
+    else:
+        yield path
+
+
+# What nothing else in the stream tells a second time.
+TOLD_ONCE = {"completed_at", "cached_tokens", "cache_write_tokens", "reasoning_tokens", "reason"}
+
+
+@pytest.mark.parametrize("name", SINGLE_FILE)
+def test_every_value_counts(name):
+    """Any value of any event, replaced by one of another type or another value, is found; nothing crashes."""
+    events = GOOD[name]()
+    for at, event in enumerate(events):
+        for path in leaves(event):
+            for value in ("another", 5, None, [], {}, [5], {"a": None}):
+                spoilt = copy.deepcopy(events)
+                target = spoilt[at]
+                for step in path[:-1]:
+                    target = target[step]
+                if target[path[-1]] == value:
+                    continue
+                target[path[-1]] = value
+                told_once = path[-1] in TOLD_ONCE and isinstance(value, str | int)
+                assert check_stream(spoilt) or told_once, (at, path, value)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_event_can_crash_the_judge(name):
+    """Whatever stands in an event, the answer is a list of violations."""
+    events = GOOD[name]()
+    for at, event in enumerate(events):
+        for key in event:
+            for value in ("another", 5, None, [], {}, [5], {"a": None}):
+                spoilt = [*events[:at], {**event, key: value}, *events[at + 1 :]]
+                assert isinstance(check_stream(spoilt), list)
+
+
 def test_the_defects_are_many():
     """The list of defects does not shrink unseen."""
     assert len(DEFECTS) >= 100
@@ -588,6 +646,7 @@ MESSAGE = text_stream()[-1]["response"]["output"][0]
         ({"object": "realtime"}, "object is"),
         ({"status": "done"}, "status is 'done'"),
         ({"completed_at": None}, "completed_at is null"),
+        ({"completed_at": 99}, "completed_at is before"),
         ({"text": {"format": None}}, "text.format"),
         ({"text": {"format": {"type": "text"}, "verbosity": None}}, "verbosity is null"),
         ({"reasoning": {"effort": "low"}}, "reasoning.summary is missing"),

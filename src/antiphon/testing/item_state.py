@@ -191,7 +191,10 @@ class ItemState:
     def close(self, item: JSONObject) -> Iterator[str]:
         """`response.output_item.done`: the item is whole and agrees with all that was told of it."""
         self.closed = item
-        yield from check_item(item, "item")
+        wrong = list(check_item(item, "item"))
+        yield from wrong
+        if wrong:
+            return
         if item.get("status") in {"in_progress", "calling"}:
             yield f"the item is done and its status is {item['status']!r}"
         rule = ITEM_RULES.get(self.kind)

@@ -181,9 +181,11 @@ def check_item(item: Any, label: str) -> Iterator[str]:
     if rule is None:
         yield f"{label} is of the unknown type {item.get('type')!r}"
         return
-    yield from check_keys(item, {"id": (str,), **rule.keys}, label)
     present = {key: kinds for key, kinds in rule.optional.items() if key in item}
-    yield from check_keys(item, present, label)
+    wrong = [*check_keys(item, {"id": (str,), **rule.keys, **present}, label)]
+    yield from wrong
+    if wrong:
+        return
     for key in NAMING_KEYS:
         if item.get(key) == "":
             yield f"{label}.{key} is empty"
@@ -195,7 +197,7 @@ def check_item(item: Any, label: str) -> Iterator[str]:
 def check_part(part: Any, label: str, allowed: set[str]) -> Iterator[str]:
     """Everything that is wrong with a content part."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in allowed:
+    if not isinstance(kind, str) or kind not in allowed:
         yield f"{label} is of type {kind!r}"
         return
     yield from check_keys(part, PART_KEYS[kind], label)
@@ -257,6 +259,8 @@ def _check_status(response: JSONObject) -> Iterator[str]:
         return
     if status == "completed" and response["completed_at"] is None:
         yield "response.completed_at is null in a completed response"
+    if response["completed_at"] is not None and response["completed_at"] < response["created_at"]:
+        yield "response.completed_at is before created_at"
     if status not in ENDED and response["completed_at"] is not None:
         yield f"response.completed_at is set while {status}"
     yield from _check_error(response["error"], status)
@@ -293,9 +297,11 @@ def _check_usage(usage: JSONObject | None) -> Iterator[str]:
 
 def _check_output(response: JSONObject) -> Iterator[str]:
     output, status = response["output"], response["status"]
-    for index, item in enumerate(output):
-        yield from check_item(item, f"output[{index}]")
-    items = [item for item in output if isinstance(item, dict)]
+    wrong = [found for index, item in enumerate(output) for found in check_item(item, f"output[{index}]")]
+    yield from wrong
+    if wrong:
+        return
+    items: list[JSONObject] = output
     for key in ("id", "call_id"):
         values = [item[key] for item in items if key in item and item.get("type") != "function_call_output"]
         if len(values) != len(set(values)):

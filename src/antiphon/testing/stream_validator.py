@@ -16,9 +16,10 @@ allows that.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from antiphon.domain.events import TERMINAL_TYPES
 from antiphon.testing.folding import Fold, fold
 from antiphon.testing.item_state import ITEM_EVENTS, ItemState
-from antiphon.testing.response_rules import Kinds, check_keys, check_response
+from antiphon.testing.response_rules import RESPONSE_KEYS, Kinds, check_keys, check_response
 
 __all__ = ["StreamValidator", "check_response", "check_stream", "fold"]
 
@@ -37,7 +38,8 @@ _EVENT_FIELDS: dict[str, Kinds] = {"type": (str,), "sequence_number": (int,)}
 _ITEM_FIELDS: dict[str, Kinds] = {"item_id": (str,), "output_index": (int,)}
 _WHOLE_ITEM_FIELDS: dict[str, Kinds] = {"output_index": (int,), "item": (dict,)}
 _ERROR_FIELDS: dict[str, Kinds] = {"code": (str, None), "message": (str,), "param": (str, None)}
-_CONSTANT_KEYS = ("id", "created_at", "previous_response_id")
+_CHANGING_KEYS = frozenset({"status", "completed_at", "incomplete_details", "error", "usage", "output"})
+_CONSTANT_KEYS = tuple(key for key in RESPONSE_KEYS if key not in _CHANGING_KEYS)
 
 
 def check_stream(
@@ -95,6 +97,8 @@ class StreamValidator:
         label = f"#{event.get('sequence_number')} {event.get('type')}"
         found = [f"{label}: {complaint}" for complaint in self._take(event)]
         self.violations.extend(found)
+        if not self.violations:
+            self._fold.feed(event)
         return found
 
     def finish(self) -> list[str]:
@@ -136,6 +140,8 @@ class StreamValidator:
             yield "an event after the terminal one"
         if (self._last is None and not self._midway) != (kind == "response.created"):
             yield "response.created must be the first event, and only that"
+        if self._queued and self._last == "response.created" and kind != "response.queued":
+            yield "response.queued is missing: the response was created as queued"
         if self._error is not None and kind != "response.failed":
             yield "only response.failed may follow an error event"
         if kind not in STATUSES_OF and kind != "error" and not self._running:
@@ -145,11 +151,13 @@ class StreamValidator:
         response = event.get("response")
         wrong = check_response(response)
         yield from wrong
-        if not isinstance(response, dict) or not isinstance(response.get("output"), list):
-            return
-        status = response.get("status")
-        if status not in STATUSES_OF[kind]:
+        self._terminal = self._terminal or kind in TERMINAL_TYPES
+        status = response.get("status") if isinstance(response, dict) else None
+        if isinstance(status, str) and status not in STATUSES_OF[kind]:
             yield f"the response's status is {status!r}"
+        if wrong or not isinstance(response, dict):
+            self._running = self._running or kind == "response.in_progress"
+            return
         for key in _CONSTANT_KEYS:
             known = self._constants.setdefault(key, response.get(key))
             if response.get(key) != known:
@@ -164,17 +172,12 @@ class StreamValidator:
             case "response.in_progress":
                 yield from self._take_progress(response)
             case _:
-                if not wrong:
-                    yield from self._take_terminal(kind, response)
-                self._terminal = True
+                yield from self._take_terminal(kind, response)
         if kind in {"response.created", "response.queued"} and response["output"]:
             yield "the response has output before it runs"
-        self._fold.feed(event)
 
     def _take_progress(self, response: JSONObject) -> Iterator[str]:
         first = not self._running or (not self._prefix_known and not self._narrated)
-        if first and self._queued and self._last == "response.created":
-            yield "response.queued is missing: the response was created as queued"
         if first and self._prefix_known and response["output"]:
             yield "the response has output before anything was told of it"
         if not first and not self._jumped and not self._resumed:
@@ -239,8 +242,8 @@ class StreamValidator:
         yield from self._check_fold(output, open_ids)
 
     def _check_fold(self, output: list[JSONObject], open_ids: set[str]) -> Iterator[str]:
-        if not self._prefix_known:
-            return
+        if not self._prefix_known or self.violations:
+            return  # a broken stream has no fold to speak of
         folded = [item for item in self._fold.response["output"] if item.get("id") not in open_ids]
         if folded != [item for item in output if item["id"] not in open_ids]:
             yield "the output is not the fold of the events"
@@ -288,7 +291,6 @@ class StreamValidator:
         self._items[item_id] = state
         self._used_ids.add(item_id)
         self._next_index = max(self._next_index, index + 1)
-        self._fold.feed(event)
 
     def _take_done(self, event: Mapping[str, Any]) -> Iterator[str]:
         wrong = list(check_keys(event, _WHOLE_ITEM_FIELDS, "event"))
@@ -303,7 +305,6 @@ class StreamValidator:
             return
         yield from self._check_open_at(state, event["output_index"])
         yield from state.close(item)
-        self._fold.feed(event)
 
     def _take_item_event(self, kind: str, event: Mapping[str, Any]) -> Iterator[str]:
         rule = ITEM_EVENTS[kind]
@@ -321,7 +322,6 @@ class StreamValidator:
             return
         yield from self._check_open_at(state, event["output_index"])
         yield from rule.apply(state, event)
-        self._fold.feed(event)
 
     def _known(self, item_id: str, kind: str, index: int) -> ItemState | None:
         """The item of this id; one that was added before the cursor is taken as it is met."""
