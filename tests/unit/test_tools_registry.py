@@ -6,7 +6,8 @@ from antiphon.domain.errors import ConfigurationError, ToolInvalidArgumentsError
 from antiphon.domain.tools import RequestContext, ToolCall, ToolResult, ToolSchema
 from antiphon.tools.function import FunctionToolExecutor
 from antiphon.tools.protocol import NoOpToolExecutor
-from antiphon.tools.registry import ToolRegistry, parse_arguments, text_of
+from antiphon.tools.dispatch import parse_arguments, text_of
+from antiphon.tools.registry import ToolRegistry
 from antiphon.tools.validation import ArgumentsValidator
 
 pytestmark = pytest.mark.anyio

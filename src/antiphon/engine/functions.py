@@ -18,16 +18,14 @@ import msgspec
 
 from antiphon.core.assembly import Answer, Calling
 from antiphon.core.narration import Narrator
-from antiphon.domain.errors import NotFoundError, ToolError, ToolExecutionError
+from antiphon.domain.errors import NotFoundError
 from antiphon.domain.ids import attempt_stem
 from antiphon.domain.inference import Conversation, InferenceEvent, InferenceRequest, InferenceResult
 from antiphon.domain.responses import Response
-from antiphon.domain.tools import RequestContext, ToolCall, ToolEffect, ToolKind, ToolResult, ToolSchema
+from antiphon.domain.tools import ToolCall, ToolEffect, ToolKind, ToolResult, ToolSchema
 from antiphon.domain.usage import Usage
 from antiphon.engine.context import ExecutionContext
-from antiphon.tools.context import current_attempt
-from antiphon.tools.protocol import ToolExecutor
-from antiphon.tools.registry import parse_arguments, text_of
+from antiphon.tools.dispatch import dispatch_call
 
 
 async def rehydrate_conversation(previous_response_id: str | None, ctx: ExecutionContext) -> Conversation:
@@ -89,7 +87,7 @@ async def dispatch_tools(tool_calls: Sequence[ToolCall], ctx: ExecutionContext) 
 
     async def one(call: ToolCall) -> ToolResult:
         async with limit:
-            return await dispatch_call(ctx.tools, call, ctx.request_context, key=call.id, attempt=0)
+            return await dispatch_call(ctx.tools, call, ctx.request_context, key=call.id)
 
     return list(await asyncio.gather(*(one(call) for call in tool_calls)))
 
@@ -186,21 +184,3 @@ def result_of(payload: Mapping[str, Any]) -> InferenceResult:
         finish_reason=payload["finish_reason"],
         model=payload["model"],
     )
-
-
-async def dispatch_call(
-    tools: ToolExecutor, call: ToolCall, context: RequestContext, *, key: str, attempt: int
-) -> ToolResult:
-    """Run one call through an executor; its failure is a result. `key` is the idempotency key."""
-    token = current_attempt.set(attempt)
-    try:
-        arguments = parse_arguments(call.arguments)
-        output = text_of(await tools.execute(call.name, key, arguments, context))
-    except ToolError as error:
-        return ToolResult(call.call_id, str(error), failed=True, error_code=error.code)
-    except Exception as error:  # noqa: BLE001 - a foreign executor may raise anything; the model hears of it
-        failure = ToolExecutionError(f"{type(error).__name__}: {error}")
-        return ToolResult(call.call_id, str(failure), failed=True, error_code=failure.code)
-    finally:
-        current_attempt.reset(token)
-    return ToolResult(call.call_id, output)

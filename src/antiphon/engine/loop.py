@@ -38,7 +38,7 @@ from antiphon.domain.inference import InferenceRequest
 from antiphon.domain.steps import RecordedStep, StepId, StepKind, StepState
 from antiphon.domain.tools import RequestContext, ToolCall, ToolEffect, ToolKind, ToolResult, ToolSchema
 from antiphon.engine.failures import error_payload, in_doubt_error
-from antiphon.engine.functions import answer_of, dispatch_call
+from antiphon.engine.functions import answer_of
 from antiphon.engine.protocol import (
     Ending,
     EventSink,
@@ -51,6 +51,7 @@ from antiphon.engine.sinks import PlainSink
 from antiphon.engine.stopping import RunStoppedError
 from antiphon.engine.targets import client_for
 from antiphon.engine.telling import tell_tool_end
+from antiphon.tools.dispatch import dispatch_call
 from antiphon.tools.protocol import ToolExecutor
 from antiphon.upstream.protocol import InferenceClient, UpstreamTarget
 

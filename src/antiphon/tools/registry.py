@@ -7,23 +7,20 @@ and turns whatever happens into a `ToolError`, so that the loop has one kind of 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import msgspec
 import structlog
 
 from antiphon.domain.errors import (
     ConfigurationError,
     ToolError,
     ToolExecutionError,
-    ToolInvalidArgumentsError,
     ToolNotFoundError,
 )
 from antiphon.domain.tools import RequestContext, ToolCall, ToolResult, ToolSchema
+from antiphon.tools.dispatch import dispatch_call
 from antiphon.tools.protocol import ToolExecutor
 from antiphon.tools.validation import ArgumentsValidator
 
 log = structlog.get_logger("antiphon.tools")
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @runtime_checkable
@@ -87,12 +84,7 @@ class ToolRegistry:
 
     async def dispatch(self, call: ToolCall, ctx: RequestContext | None = None) -> ToolResult:
         """Run one call as the model wrote it. A tool's failure is a result too: the model reads it."""
-        try:
-            arguments = parse_arguments(call.arguments)
-            result = await self.execute(call.name, call.call_id, arguments, ctx or RequestContext())
-        except ToolError as error:
-            return ToolResult(call.call_id, text_of(str(error)), failed=True)
-        return ToolResult(call.call_id, text_of(result))
+        return await dispatch_call(self, call, ctx or RequestContext(), key=call.call_id)
 
     def _learn(self, executor: ToolExecutor, schemas: Sequence[ToolSchema]) -> None:
         for schema in schemas:
@@ -109,51 +101,5 @@ class ToolRegistry:
                 self._validators[schema.name] = (schema.parameters, ArgumentsValidator(schema))
 
 
-def parse_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call, from the JSON text that a model wrote; nothing at all means none.
-
-    Raises `ToolInvalidArgumentsError` with the position of what is not JSON.
-    """
-    if not text.strip():
-        return {}
-    try:
-        arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ToolInvalidArgumentsError(f"$: not valid JSON: {error}") from error
-    if not isinstance(arguments, dict):
-        raise ToolInvalidArgumentsError(f"$: expected an object, got {_json_type(arguments)}")
-    return arguments
-
-
-def text_of(result: Any) -> str:
-    """What the model reads of a result: text as it is, other values as compact JSON.
-
-    NUL characters, which many stores and model servers cannot carry, are replaced, and a last line
-    says how many they were. What is not Unicode (lone surrogates) becomes `?`.
-    """
-    text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode()
-    count = text.count("\0")
-    if count == 0:
-        return text
-    were = "NUL character was" if count == 1 else "NUL characters were"
-    return text.replace("\0", _REPLACEMENT) + f"\n[antiphon: {count} {were} replaced]"
-
-
 def _named(executor: ToolExecutor) -> str:
     return f"{type(executor).__name__} at {id(executor):#x}"
-
-
-def _json_type(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case _:
-            return "an array"
