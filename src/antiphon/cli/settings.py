@@ -120,7 +120,7 @@ class DurabilitySettings(Section):
     )
     grace: Duration = Field(
         default=30.0,
-        description="How long a reader may be gone, and a shutdown waits for what must not be cut.",
+        description="How long the client of a foreground response may be gone, also after a crash.",
     )
     recovery: bool = Field(default=True, description="Go on, at start, with the work that a crash left open.")
 
