@@ -93,7 +93,7 @@ def _check_exposure(configuration: Configuration) -> None:
     where = configuration.describe("server", "host")
     raise ConfigurationError(
         f"{where}: listening on {server.host} lets other machines in, and no API key is set, so anybody "
-        "could use your models and tools. Set a key (--api-key-file FILE, ANTIPHON_API_KEY, server.api_keys), "
+        "could use your models and tools. Set a key (--api-key-file, ANTIPHON_API_KEY, server.api_keys), "
         "listen on 127.0.0.1, or say --insecure when the network in front keeps strangers out."
     )
 

@@ -20,7 +20,7 @@ class CommandFailed(Exception):  # noqa: N818 - it is what happened to the comma
 
 def as_failure(error: Error) -> CommandFailed:
     """An error of the library as the end of a command: what, then what to do next."""
-    message = f"{error}"
+    message = str(error)
     if error.hint:
-        message = f"{message.rstrip('.')}: {error.hint}."
+        message = f"{message.rstrip('.')}. {error.hint[:1].upper()}{error.hint[1:].rstrip('.')}."
     return CommandFailed(message, USAGE if isinstance(error, ConfigurationError) else FAILED)
