@@ -35,6 +35,7 @@ from antiphon.domain.steps import ChainStep, RecordedStep, StepId, StepKind, Ste
 from antiphon.engine.chain import LiveStep, RunChain
 from antiphon.engine.committer import Committer
 from antiphon.engine.live import Channel
+from antiphon.engine.protocol import RetryingStore
 from antiphon.engine.scopes import Scopes
 from antiphon.store.protocol import (
     Claim,
@@ -83,7 +84,7 @@ class _Pending:
         self.waiters.clear()
 
 
-class RunJournal:
+class RunJournal(RetryingStore):
     """One run under one claim. A `MultiStepStore` and a `RetryingStore` for the loop."""
 
     def __init__(

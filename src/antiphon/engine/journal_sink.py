@@ -10,11 +10,11 @@ from antiphon.domain.steps import StepId, StepState
 from antiphon.domain.usage import Usage
 from antiphon.engine.failures import wire_error
 from antiphon.engine.journal import RunJournal
-from antiphon.engine.protocol import Ending
+from antiphon.engine.protocol import Ending, ResponseSink
 from antiphon.engine.stopping import StopSignal
 
 
-class JournalSink:
+class JournalSink(ResponseSink):
     """A `ResponseSink` over a journal. `ended` is called once the ending is durable."""
 
     def __init__(

@@ -1,7 +1,8 @@
 """The seams of the loop: who keeps its chain, and who hears its events."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -64,21 +65,20 @@ class MultiStepStore(Protocol):
         ...
 
 
-@runtime_checkable
-class RetryingStore(Protocol):
-    """A `MultiStepStore` that can try a step again, taking back what its attempt had told."""
+class RetryingStore(ABC):
+    """What a `MultiStepStore` also is when it can try a step again, taking back what was told of it."""
 
+    @abstractmethod
     async def retry_step(self, step_id: StepId) -> int:
         """`processing` to `pending`, its events struck; gives the number of the next attempt."""
-        ...
 
+    @abstractmethod
     def may_retry(self, step_id: StepId) -> bool:
         """False when what the attempt told cannot be taken back."""
-        ...
 
+    @abstractmethod
     def attempt_of(self, step_id: StepId) -> int:
         """How often the step has been tried before."""
-        ...
 
 
 class EventSink(Protocol):
@@ -97,25 +97,24 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: dict[str, Any] | None = None
 
 
-@runtime_checkable
-class ResponseSink(Protocol):
+class ResponseSink(ABC):
     """An event sink that also opens and closes the response: the engine's own, or a plain one wrapped."""
 
     narrator: Narrator
     stop: StopSignal
 
+    @abstractmethod
     async def begin(self) -> None:
         """The loop starts."""
-        ...
 
+    @abstractmethod
     async def flush(self) -> None:
         """Called between events: a place to wait while too much is unwritten."""
-        ...
 
+    @abstractmethod
     def enter_step(self, step_id: StepId | None) -> None:
         """Events from here on tell of this model call's attempt (None: of no attempt)."""
-        ...
 
+    @abstractmethod
     async def end(self, ending: Ending) -> None:
         """The loop has ended; tells the one terminal event."""
-        ...

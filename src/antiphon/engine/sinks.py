@@ -14,11 +14,11 @@ from antiphon.core.narration import Narrator
 from antiphon.domain.events import Event
 from antiphon.domain.steps import StepId
 from antiphon.engine.failures import error_payload, wire_error
-from antiphon.engine.protocol import Ending, EventSink, MultiStepStore
+from antiphon.engine.protocol import Ending, EventSink, MultiStepStore, ResponseSink
 from antiphon.engine.stopping import StopSignal
 
 
-class PlainSink:
+class PlainSink(ResponseSink):
     """A `ResponseSink` around an `EventSink` (or around nobody)."""
 
     def __init__(self, sink: EventSink | None, store: MultiStepStore, request_id: str) -> None:
