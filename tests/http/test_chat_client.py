@@ -25,7 +25,7 @@ from antiphon.domain.inference import (
     ReasoningDelta,
     TextDelta,
 )
-from antiphon.upstream.chat import ChatCompletionsClient, Timeouts
+from antiphon.upstream.chat import ChatCompletionsClient, Timeouts, exchange
 from antiphon.upstream.protocol import UpstreamTarget
 from antiphon.upstream.retry import RetryPolicy
 
@@ -458,18 +458,35 @@ async def test_silence_in_mid_stream() -> None:
 
 
 async def test_the_readers_time_is_not_silence() -> None:
-    """A slow reader does not make a timeout of an upstream that has already said it all."""
+    """An upstream that waits for a slow reader is not taken for a silent one."""
+    resumed = asyncio.Event()
 
     async def behave(visit: Visit) -> None:
-        await visit.stream(*GOOD)
+        await visit.begin_stream()
+        await visit.piece(GOOD[0])
+        await resumed.wait()
+        for piece in GOOD[1:]:
+            await visit.piece(piece)
+        await visit.end_stream()
 
-    async with client_of(behave, timeouts=Timeouts(idle_s=0.05)) as (client, _):
-        text = ""
-        async for event in client.call(asking()):
-            if isinstance(event, TextDelta):
-                text += event.text
-                await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0.15))})
-    assert text == "Hello"
+    async with client_of(behave, timeouts=Timeouts(idle_s=0.3)) as (client, _):
+        events = client.call(asking())
+        assert await anext(events) == TextDelta("He")
+        await asyncio.sleep(0.6)  # the reader's own work
+        resumed.set()
+        assert text_of([event async for event in events]) == "llo"
+
+
+async def test_a_whole_answer_is_given_longer() -> None:
+    """Without streaming the first byte comes with the last: it may take five times as long."""
+
+    async def behave(visit: Visit) -> None:
+        await asyncio.sleep(0.3)  # the model's work
+        body = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
+        await visit.answer(200, json.dumps(body).encode())
+
+    async with client_of(behave, timeouts=Timeouts(first_byte_s=0.2)) as (client, _):
+        assert text_of(await all_of(client, asking(stream=False))) == "Hello"
 
 
 async def test_total_limit_holds_for_endless_answers() -> None:
@@ -530,6 +547,80 @@ async def test_finish_reason_without_done_is_enough(ending: str) -> None:
         events = await all_of(client, asking())
     assert text_of(events) == "Hello"
     assert events[-1].finish_reason == "stop"
+
+
+async def test_after_the_finish_reason_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that forgets `[DONE]` and keeps the line open does not hold up the answer."""
+    monkeypatch.setattr(exchange, "_SETTLE_S", 0.05)
+
+    async def behave(visit: Visit) -> None:
+        await visit.begin_stream()
+        for piece in GOOD[:3]:
+            await visit.piece(piece)
+        await hang(visit)
+
+    async with client_of(behave, timeouts=Timeouts(idle_s=60)) as (client, _):
+        assert text_of(await all_of(client, asking())) == "Hello"
+
+
+async def test_the_end_of_the_body_is_awaited() -> None:
+    """A connection is kept also when the body's end comes a little after `[DONE]`."""
+    told = asyncio.Event()
+
+    async def behave(visit: Visit) -> None:
+        await visit.begin_stream()
+        await visit.piece(b"".join(GOOD))
+        await told.wait()
+        await visit.end_stream()
+
+    async with client_of(behave) as (client, server):
+        for _ in range(2):
+            told.clear()
+            async for event in client.call(asking()):
+                if isinstance(event, InferenceFinished):
+                    told.set()
+        assert server.connections == 1
+
+
+async def test_endless_bodies_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server can fill our memory."""
+    monkeypatch.setattr(exchange, "_MAX_BODY_BYTES", 10_000)
+    async with client_of(whole(b" " * 20_000, "application/json")) as (client, _):
+        error = await failure_of(client, asking(stream=False))
+    assert isinstance(error, UpstreamBrokenError)
+    assert "10000 bytes" in error.message
+    assert not error.retryable
+
+
+async def test_a_web_page_is_called_one() -> None:
+    """The commonest mistake, a wrong address, is named."""
+    async with client_of(whole(b"<html></html>", "text/html; charset=utf-8")) as (client, _):
+        error = await failure_of(client, asking())
+    assert "web page" in error.message
+    assert "address" in str(error.hint)
+
+
+async def test_redirects_are_not_followed() -> None:
+    """A redirect could lead the key and the prompt elsewhere."""
+
+    async def behave(visit: Visit) -> None:
+        await visit.answer(307, b"", headers="Location: /elsewhere\r\n")
+
+    async with client_of(behave, retry=Waits().policy()) as (client, server):
+        error = await failure_of(client, asking())
+    assert isinstance(error, UpstreamRefusedError)
+    assert not error.retryable
+    assert len(server.visits) == 1
+
+
+async def test_no_wait_beyond_the_total_limit() -> None:
+    """A wait that could not be followed by an attempt is not begun."""
+    waits = Waits()
+    behave = refusing(503, headers="Retry-After: 7\r\n")
+    async with client_of(behave, timeouts=Timeouts(total_s=5), retry=waits.policy()) as (client, server):
+        error = await failure_of(client, asking())
+    assert error.retry_after_s == 7
+    assert (waits.seconds, len(server.visits)) == ([], 1)
 
 
 async def test_done_without_hanging_up() -> None:
@@ -711,14 +802,14 @@ async def test_retry_after_as_a_date() -> None:
 
 
 async def test_retry_after_beyond_the_cap_goes_up() -> None:
-    """A server that asks for an hour is not waited for; the caller learns of the hour."""
+    """A server that asks for longer is not waited for; the caller learns for how long."""
     waits = Waits()
-    async with client_of(refusing(429, headers="Retry-After: 3600\r\n"), retry=waits.policy()) as (
+    async with client_of(refusing(429, headers="Retry-After: 31\r\n"), retry=waits.policy()) as (
         client,
         server,
     ):
         error = await failure_of(client, asking())
-    assert error.retry_after_s == 3600
+    assert error.retry_after_s == 31
     assert (waits.seconds, len(server.visits)) == ([], 1)
 
 

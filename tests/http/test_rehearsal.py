@@ -105,6 +105,7 @@ async def test_tools_named_in_the_prompt_are_called() -> None:
             ("weather", {"city": "Oslo"}),
         ]
         assert await talk.calls("clockwork and weather-proof and my_clock") == []
+        assert await talk.calls('weather {"city": "clock"}') == [("weather", {"city": "clock"})]
         assert [name for name, _ in await talk.calls("please send-mail")] == ["send-mail"]
 
 

@@ -240,6 +240,16 @@ def test_foreign_items_merge_by_neighbourhood() -> None:
     ]
 
 
+def test_other_peoples_words_end_an_answer() -> None:
+    """Calls behind a user's message are not those of the answer before it."""
+    assert shape([said("a"), user("go on"), call("c1"), output("c1")]) == [
+        ("assistant", "a"),
+        ("user", "go on"),
+        ("assistant", None, "c1"),
+        ("tool", "c1"),
+    ]
+
+
 def test_foreign_items_never_join_an_answer_of_ours() -> None:
     """A new turn's input cannot change the turn before it."""
     assert shape([said("done", A), call("c1"), output("c1")]) == [

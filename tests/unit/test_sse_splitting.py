@@ -72,11 +72,11 @@ def test_any_stream_at_any_borders(lines: list[tuple[bytes, bytes]], cuts: list[
     assert split([wire[a:b] for a, b in itertools.pairwise(borders)]) == expected
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [1, 2, 7, 102, 1000])
 def test_events_are_bounded(size: int) -> None:
     """An event over the bound is refused wherever it is cut, one at the bound is not."""
     event = b"data: " + b"x" * 94
-    wire = b"\n\n" + event + b"\n\n" + event + b"\n\n"
+    wire = b"\n" * 102 + event + b"\n\n" + event + b"\n\n"
     pieces = [wire[at : at + size] for at in range(0, len(wire), size)]
     assert split(pieces, max_event_bytes=100) == [b"x" * 94] * 2
     with pytest.raises(SerializationError):
