@@ -51,6 +51,12 @@ class Finished(msgspec.Struct, frozen=True):
     error: dict[str, object] | None
 
 
+class Connection:
+    """A client's connection. One that we close ourselves cancels nothing."""
+
+    closed_by_us = False
+
+
 class ActiveRun:
     """A run of this process. `finished` and `admitted` may be awaited by many."""
 
@@ -199,16 +205,17 @@ class ActiveRun:
     # --- readers and clients -------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Iterator["Connection"]:
         """A connection of the response's client, as long as it is there."""
+        connection = Connection()
         self.readers += 1
         self._attached.set()
         self._cancel_grace()
         try:
-            yield
+            yield connection
         finally:
             self.readers -= 1
-            if self.readers == 0:
+            if self.readers == 0 and not connection.closed_by_us:
                 self._last_reader_left()
 
     def _last_reader_left(self) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from antiphon.domain.crash_points import reach
-from antiphon.domain.errors import Error, StoreUnavailableError
+from antiphon.domain.errors import Error, StoreRefusedError, StoreUnavailableError
 from antiphon.observe import metrics
 from antiphon.store.protocol import Commit, CommitOutcome, Store
 
@@ -37,6 +37,10 @@ class Entrant(Protocol):
 
     def settle(self, commit: Commit, outcome: CommitOutcome) -> None:
         """The entry has been written (None) or will never be."""
+        ...
+
+    def die(self, error: Error) -> None:
+        """Write nothing more."""
         ...
 
 
@@ -87,7 +91,7 @@ class Committer:
             self._urgent.clear()
             entrants, self._waiting = self._waiting, {}
             self._last_write = loop.time()
-            group = [(e, commit) for e in entrants if (commit := e.take()) is not None]
+            group = [(e, commit) for e in entrants if (commit := _taken(e)) is not None]
             if group:
                 await self._write(group)
 
@@ -129,6 +133,16 @@ class Committer:
         if self.unavailable_since is None:
             self.unavailable_since = now
             log.error("store_unavailable", error=str(error))
+
+
+def _taken(entrant: Entrant) -> Commit | None:
+    """The entry of one journal. One that cannot be made fails its own run and no other."""
+    try:
+        return entrant.take()
+    except Exception as error:
+        log.exception("entry_failed")
+        entrant.die(StoreRefusedError(f"The entry cannot be written: {error}"))
+        return None
 
 
 def _without_admissions(

@@ -8,7 +8,6 @@
 """
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from antiphon.core.reading import read_request
 from antiphon.domain.crash_points import reach
 from antiphon.domain.errors import (
     DuplicateResponseError,
+    InvalidRequestError,
     KeyReusedError,
     NotFoundError,
     ServerStoppingError,
@@ -223,6 +223,12 @@ class Engine:
         arrival = arrival or Arrival()
         if self._stopping:
             raise ServerStoppingError("The server is stopping; send the request to the next process.")
+        if arrival.idempotency_key is not None and not request.store:
+            raise InvalidRequestError(
+                "An Idempotency-Key needs store: true: without it nothing is kept that a key could find.",
+                param="store",
+                code="invalid_parameter",
+            )
         if (found := await self._found_again(request, arrival)) is not None:
             return found
         place = self.parts.workload.admit()
@@ -279,11 +285,18 @@ class Engine:
         """The whole answer went to a connection that was still there: no retry will ask for it."""
         self._deliveries.note(response_id)
 
-    def follow(self, response_id: str, *, after: int = -1, inline_resets: bool = False) -> Follower:
+    def follow(self, response_id: str, arrival: Arrival, *, after: int = -1) -> Follower:
         """The events of a response after a cursor, from the log and then live."""
         run = self.active.get(response_id)
-        channel = None if run is None else run.channel
-        return Follower(self.store, response_id, channel, after=after, inline_resets=inline_resets)
+        return Follower(
+            self.store,
+            arrival.project,
+            response_id,
+            None if run is None else run.channel,
+            after=after,
+            inline_resets=arrival.inline_resets,
+            logged=run is None or run.frozen.request.store,
+        )
 
     async def find(self, response_id: str, project: str = DEFAULT_PROJECT) -> StoredResponse:
         """The response's row; `NotFoundError` when this project has none of this id."""
@@ -321,8 +334,7 @@ class Engine:
                 adopted = await adopt(self.parts, seized, left=self._run_left, into=active)
                 self.active[response_id] = adopted.run
                 adopted.run.end_now(adopted.journal, Ending(status="cancelled"))
-                with contextlib.suppress(asyncio.InvalidStateError):
-                    await asyncio.shield(adopted.run.finished)
+                await asyncio.shield(adopted.run.finished)
         return await self.retrieve(response_id, project)
 
     async def delete(self, response_id: str, project: str = DEFAULT_PROJECT) -> None:

@@ -2,6 +2,10 @@
 
 The reader subscribes before it reads the log, so what is committed meanwhile waits for it; what both have
 is passed over by its number.
+
+A torn answer that was struck is known by the `response.in_progress` that follows it in the log. A reader
+that has carried some of it is cut there, unless it asked for resets in the stream; it comes back with its
+cursor and reads on, the torn part being behind it.
 """
 
 import asyncio
@@ -13,11 +17,12 @@ from antiphon.core.replay import events_of
 from antiphon.domain.errors import Error
 from antiphon.domain.events import TERMINAL_TYPES
 from antiphon.domain.steps import StepId
-from antiphon.engine.live import Channel, Closed, FellBehind, Struck, Subscription
+from antiphon.engine.live import Channel, Closed, FellBehind, Subscription
 from antiphon.store.protocol import EventWindow, Store
 
 POLL_S = 0.5
 
+_RESET_LINE = b"event: response.in_progress\n"
 _TERMINAL_LINES = tuple(f"event: {name}\n".encode() for name in sorted(TERMINAL_TYPES))
 
 
@@ -57,7 +62,7 @@ class Follower:
                 if self._ended():
                     return
                 if self._subscription is None:
-                    await asyncio.sleep(POLL_S)  # owned by nobody here: the log is all there is
+                    await self._wait_for_the_log()
                 else:
                     async for frames in self._live(self._subscription):
                         yield frames
@@ -80,6 +85,12 @@ class Follower:
         """Stop hearing. May be called again."""
         if self._subscription is not None:
             self._subscription.leave()
+
+    async def _wait_for_the_log(self) -> None:
+        """Nobody drives the response here: its log is all there is, as long as it is there."""
+        if await self._store.read_response(self._project, self._response_id) is None:
+            raise StreamCutError("The response was deleted.")
+        await asyncio.sleep(POLL_S)
 
     def _ended(self) -> bool:
         return self._terminal
@@ -109,6 +120,13 @@ class Follower:
                     raise StreamCutError("The response goes on elsewhere; resume with the cursor.")
 
     def _carry(self, window: EventWindow) -> bytes:
+        if (
+            self._carried is not None
+            and not self._inline_resets
+            and window.step_id is None
+            and window.frames.startswith(_RESET_LINE)
+        ):
+            raise StreamCutError("The answer broke off and is begun anew; resume with the cursor.")
         frames = frames_after(window, self._cursor)
         self._cursor = window.last
         self._carried = window.step_id

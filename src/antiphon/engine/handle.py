@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antiphon.domain.requests import Arrival
-from antiphon.engine.active import ActiveRun, Finished
+from antiphon.engine.active import ActiveRun, Connection, Finished
 from antiphon.engine.following import Follower, replay_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ResponseHandle:
         self._follower: Follower | None = None
         if fresh and run is not None and run.told:
             # Subscribed before the first commit: this reader never needs the log.
-            self._follower = engine.follow(response_id, inline_resets=arrival.inline_resets)
+            self._follower = engine.follow(response_id, arrival)
 
     async def admitted(self) -> None:
         """Return once the response is written down; raises what prevented it."""
@@ -72,8 +72,7 @@ class ResponseHandle:
         if untold:
             yield replay_of((await self.result()).body, after)
             return
-        resets = self._arrival.inline_resets
-        async for frames in self._engine.follow(self.response_id, after=after, inline_resets=resets):
+        async for frames in self._engine.follow(self.response_id, self._arrival, after=after):
             yield frames
 
     def leave(self) -> None:
@@ -82,10 +81,10 @@ class ResponseHandle:
             self._follower.leave()
             self._follower = None
 
-    def reading(self) -> contextlib.AbstractContextManager[None]:
+    def reading(self) -> contextlib.AbstractContextManager[Connection]:
         """A connection of the response's client, as long as the block lasts."""
         if self._run is None:
-            return contextlib.nullcontext()
+            return contextlib.nullcontext(Connection())
         return self._run.reading()
 
     def delivered(self) -> None:

@@ -37,6 +37,7 @@ from antiphon.engine.committer import Committer
 from antiphon.engine.live import Channel
 from antiphon.engine.protocol import RetryingStore
 from antiphon.engine.scopes import Scopes
+from antiphon.observe import metrics
 from antiphon.store.protocol import (
     Claim,
     Commit,
@@ -236,9 +237,14 @@ class RunJournal(RetryingStore):
             self._attempt_of = step_id
 
     def strike(self, step_id: StepId) -> None:
-        """Take the events of this step's attempt out of the log, and tell where the response stands."""
+        """Take the events of this step's attempt out of the log, and tell where the response stands.
+
+        That `response.in_progress` begins a window of its own: a reader knows by it that what it carried
+        was torn (`following`).
+        """
         if not self.narrator.listening:
             return
+        metrics.STRUCK.inc()
         self._cut_window()
         self._attempt_of = None
         kept = [w for w in self._pending.windows if w.step_id != step_id]
@@ -350,8 +356,6 @@ class RunJournal(RetryingStore):
         if commit.response is not None and commit.response.ended:
             reach("end.after_commit")
         reach("publish.before")
-        for step_id in commit.struck_steps:
-            self._channel.strike(step_id)
         for window in commit.windows:
             self._channel.publish(window)
         reach("publish.after")
@@ -384,6 +388,7 @@ class RunJournal(RetryingStore):
 
     def _end(self, step: LiveStep, state: StepState) -> None:
         self._move(step, state)
+        metrics.STEPS.labels(step.kind, state).inc()
         self._pending.progressed = True
         if self.writing == "durable":
             self._kick(urgent=False)

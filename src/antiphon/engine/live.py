@@ -10,16 +10,10 @@ from collections import deque
 
 import msgspec
 
-from antiphon.domain.steps import StepId
+from antiphon.observe import metrics
 from antiphon.store.protocol import EventWindow
 
 MOST_BYTES_BEHIND = 1024 * 1024
-
-
-class Struck(msgspec.Struct, frozen=True):
-    """The events of this step's attempt have left the log."""
-
-    step_id: StepId
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -30,7 +24,7 @@ class FellBehind(msgspec.Struct, frozen=True):
     """Windows were let go of; the log has them."""
 
 
-Delivery = EventWindow | Struck | Closed | FellBehind
+Delivery = EventWindow | Closed | FellBehind
 
 
 class Subscription:
@@ -86,13 +80,9 @@ class Channel:
         if window.first <= self._published:
             return
         self._published = window.last
+        metrics.EVENTS.inc(window.last - window.first + 1)
         for subscription in self.subscriptions:
             subscription.put(window)
-
-    def strike(self, step_id: StepId) -> None:
-        """Tell readers that they may hold events of a torn attempt."""
-        for subscription in self.subscriptions:
-            subscription.put(Struck(step_id))
 
     def close(self) -> None:
         """Send every reader away; they may come back with their cursor."""

@@ -17,7 +17,6 @@ from antiphon.engine.chain import LiveStep
 from antiphon.engine.failures import in_doubt_error
 from antiphon.engine.journal import RunJournal
 from antiphon.engine.telling import tell_tool_end
-from antiphon.observe import metrics
 from antiphon.store.protocol import Store
 
 log = structlog.get_logger("antiphon.recovery")
@@ -35,7 +34,6 @@ async def mend_chain(journal: RunJournal, store: Store) -> None:
                 if step.state is StepState.PROCESSING:
                     journal.requeue(step.id)
                 if step.id == torn:
-                    metrics.STRUCK.inc()
                     log.info("attempt_struck", response_id=journal.response_id, step_id=step.id)
                     journal.strike(step.id)
             case StepKind.TOOL_CALL:

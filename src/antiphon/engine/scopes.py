@@ -73,7 +73,7 @@ class Scopes:
             choice = request.tool_choice
             if choice != "none" and forced_choice_met(steps) and not _is_allowed_list(choice):
                 choice = "auto"
-            params["tool_choice"] = choice
+            params["tool_choice"] = _as_function_choice(choice)
             params["parallel_tool_calls"] = request.parallel_tool_calls
         if request.max_output_tokens is not None:
             params["max_output_tokens"] = request.max_output_tokens - spent.usage.output_tokens
@@ -105,6 +105,13 @@ class Scopes:
 
     def _model_of(self, agent: ToolSchema) -> str:
         return str((agent.agent or {}).get("model") or self._frozen.request.model)
+
+
+def _as_function_choice(choice: Any) -> Any:
+    """To a model our own tools are functions like any other."""
+    if isinstance(choice, dict) and choice.get("type") == "mcp":
+        return {"type": "function", "name": choice["name"]}
+    return choice
 
 
 def _is_allowed_list(choice: Any) -> bool:

@@ -42,8 +42,9 @@ class EventStream:
         watching = asyncio.create_task(_until_gone(receive))
         metrics.READERS.inc()
         try:
-            with self._handle.reading():
+            with self._handle.reading() as connection:
                 await asyncio.wait({sending, watching}, return_when=asyncio.FIRST_COMPLETED)
+                connection.closed_by_us = sending.done()
                 await _end(sending)
         finally:
             metrics.READERS.dec()
