@@ -38,14 +38,18 @@ class Follower:
     def __init__(
         self,
         store: Store,
+        project: str,
         response_id: str,
         channel: Channel | None,
         *,
         after: int,
         inline_resets: bool = False,
+        logged: bool = True,
     ) -> None:
         self._store = store
+        self._project = project
         self._response_id = response_id
+        self._logged = logged
         self._channel = channel
         self._subscription: Subscription | None = channel.subscribe() if channel else None
         self._cursor = after
@@ -109,12 +113,11 @@ class Follower:
                 case EventWindow() as window:
                     if window.last > self._cursor:
                         yield self._carry(window)
-                case Struck(step_id):
-                    if step_id == self._carried and not self._inline_resets:
-                        raise StreamCutError(
-                            "The answer broke off and is begun anew; resume with the cursor."
-                        )
                 case FellBehind():
+                    if not self._logged:
+                        raise StreamCutError(
+                            "The reader was too slow, and nothing is stored of this response."
+                        )
                     return
                 case Closed():
                     raise StreamCutError("The response goes on elsewhere; resume with the cursor.")
