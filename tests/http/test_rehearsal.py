@@ -11,6 +11,7 @@ import aiohttp
 import jsonschema
 import pytest
 
+from antiphon.domain.ids import made_id
 from antiphon.domain.inference import CallDelta, InferenceFinished, InferenceRequest, TextDelta
 from antiphon.upstream.chat import ChatCompletionsClient
 from antiphon.upstream.protocol import UpstreamTarget
@@ -278,6 +279,29 @@ async def test_stream_and_whole_are_the_same_protocol() -> None:
                     arguments[event.index] += event.arguments
             assert [json.loads(text) for text in arguments] == [{"city": "a long name of a town"}, {}]
             assert events[-1].finish_reason == "tool_calls"
+
+
+async def test_a_turn_with_tools_goes_round() -> None:
+    """What our client makes of calls and results is what a strict server accepts; the next turn too."""
+    items: list[dict[str, Any]] = [{"role": "user", "content": 'weather {"city": "Oslo"} and clock'}]
+    stem = "a" * 24 + "00"
+    for index, (name, output) in enumerate([("weather", "12 °C"), ("clock", "noon")]):
+        item_id = made_id("mcp", stem, index)
+        items.append({"type": "mcp_call", "id": item_id, "name": name, "arguments": "{}", "output": output})
+    async with (
+        RehearsalServer(0) as server,
+        ChatCompletionsClient(UpstreamTarget(server.url, "/chat/completions")) as client,
+    ):
+
+        async def said() -> str:
+            request = InferenceRequest(model="rehearsal", input=items, instructions="be good")
+            return "".join([e.text async for e in client.call(request) if isinstance(e, TextDelta)])
+
+        first = await said()
+        assert "weather says: 12 °C | clock says: noon" in first
+        items.append({"role": "assistant", "content": first})
+        items.append({"role": "user", "content": "thanks"})
+        assert "turn 2" in await said()
 
 
 async def test_pace_can_be_set_in_the_prompt() -> None:
