@@ -79,7 +79,7 @@ class ActiveRun:
         self.mode: RunMode = mode
         self.body_digest = body_digest
         self.frozen = frozen
-        self.channel = Channel()
+        self.channel = Channel(logged=frozen.request.store)
         self.readers = 0
         self.held_s: float | None = None
         self.taken_over = False

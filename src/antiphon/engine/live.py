@@ -63,22 +63,31 @@ class Subscription:
 
 
 class Channel:
-    """The committed events of one response, as they come."""
+    """The events of one response, as they are committed; not `logged`, as they come.
 
-    def __init__(self) -> None:
+    What no log will have is kept for the first reader, who comes right after the admission.
+    """
+
+    def __init__(self, *, logged: bool = True) -> None:
         self.subscriptions: set[Subscription] = set()
+        self._unheard: list[EventWindow] | None = None if logged else []
         self._published = -1
 
     def subscribe(self) -> Subscription:
         """Hear everything that is published from now on."""
         subscription = Subscription(self)
         self.subscriptions.add(subscription)
+        unheard, self._unheard = self._unheard, None
+        for window in unheard or ():
+            subscription.put(window)
         return subscription
 
     def publish(self, window: EventWindow) -> None:
         """Hand a committed window to every reader; one that was published before is passed over."""
         if window.first <= self._published:
             return
+        if self._unheard is not None:
+            self._unheard.append(window)
         self._published = window.last
         metrics.EVENTS.inc(window.last - window.first + 1)
         for subscription in self.subscriptions:
