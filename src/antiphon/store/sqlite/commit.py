@@ -281,7 +281,7 @@ def _stale(commit: Commit) -> Error:
 
 
 def _no_such_step(commit: Commit) -> Error:
-    return refused(commit, "it changes a step that does not stand where it says")
+    return refused(commit, "it changes a step that does not stand there, or along a move that is not legal")
 
 
 def _no_such_response(commit: Commit) -> Error:

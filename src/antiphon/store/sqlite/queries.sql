@@ -45,12 +45,18 @@ INSERT INTO steps (id, request_id, ordinal, step_kind, step_sequence, request_pa
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: replace_step
--- By id; a row that names another place is not this step. The trigger holds the legal moves.
+-- By id; a row that names another place is not this step. The legal moves (domain.steps.LEGAL_MOVES) are part
+-- of the statement, where an open step may keep its state: a trigger would cost as much as the update itself.
 UPDATE steps SET request_payload = ?6, state = ?7, created_at = ?8, updated_at = ?9, prev_step_id = ?10,
                  response_payload = ?12, error = ?13, retry_attempt = ?14, started_at = ?15, completed_at = ?16,
                  failed_at = ?17, canceled_at = ?18
 WHERE id = ?1 AND request_id = ?2 AND ordinal = ?3 AND step_kind = ?4 AND step_sequence = ?5
       AND parent_step_id IS ?11
+      AND CASE state
+              WHEN 'pending' THEN ?7 <> 'completed'
+              WHEN 'processing' THEN 1
+              ELSE 0
+          END
 
 -- name: insert_events
 INSERT INTO events (response_id, first, last, step_id, frames) VALUES (?, ?, ?, ?, ?)

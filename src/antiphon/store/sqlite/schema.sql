@@ -97,17 +97,6 @@ CREATE TABLE steps (
 -- A step's place is its identity, at the top level too, where the parent is null.
 CREATE UNIQUE INDEX steps_place ON steps (request_id, coalesce(parent_step_id, ''), ordinal);
 
--- The table of legal moves (domain.steps.LEGAL_MOVES); an open step may keep its state and change the rest.
-CREATE TRIGGER steps_move BEFORE UPDATE ON steps
-WHEN NOT CASE OLD.state
-    WHEN 'pending' THEN NEW.state IN ('pending', 'processing', 'failed', 'canceled')
-    WHEN 'processing' THEN NEW.state IN ('processing', 'pending', 'completed', 'failed', 'canceled')
-    ELSE 0
-END
-BEGIN
-    SELECT RAISE(ABORT, 'the move is not legal');
-END;
-
 CREATE TABLE events (
     response_id TEXT NOT NULL,
     last        INTEGER NOT NULL,

@@ -1,0 +1,73 @@
+"""One process at a time uses a file; the others hear whose it is."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from antiphon.domain.errors import ConfigurationError
+from antiphon.store.sqlite.store import SqliteStore
+
+HOLDER = """
+import asyncio, sys
+from antiphon.store.sqlite.store import SqliteStore
+
+async def main():
+    await SqliteStore(sys.argv[1]).open()
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.anyio
+async def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    """The error names the holder's process id; SIGKILL leaves no lock behind."""
+    path = tmp_path / "store.db"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert await asyncio.to_thread(holder.stdout.readline) == "open\n"
+        store = SqliteStore(path)
+        with pytest.raises(ConfigurationError, match=f"in use by process {holder.pid} ") as refused:
+            await store.open()
+        assert "stop that one" in refused.value.hint
+        holder.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(holder.wait, 30)
+    await store.open()
+    await store.check()
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_second_store_in_one_process_is_refused(tmp_path):
+    """Two stores on one file in one process are one too many, also by another name of the file."""
+    store = SqliteStore(tmp_path / "store.db")
+    await store.open()
+    (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
+    try:
+        for name in ("store.db", "link.db"):
+            with pytest.raises(ConfigurationError, match="in use by this very process"):
+                await SqliteStore(tmp_path / name).open()
+    finally:
+        await store.close()
+    other = SqliteStore(tmp_path / "link.db")
+    await other.open()
+    await other.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    """Where no lock file can be made, the error says where."""
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ConfigurationError, match="lock file"):
+            await SqliteStore(tmp_path / "store.db").open()
+    finally:
+        tmp_path.chmod(0o700)
