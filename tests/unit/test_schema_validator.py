@@ -127,3 +127,11 @@ def test_an_error_event_needs_both_forms(schemas):
     assert schemas.event(event) == []
     assert schemas.event(flat) != []
     assert schemas.event(nested) != []
+
+
+def test_an_echoed_json_schema_format_is_held_against_the_requests_type(schemas):
+    """The specification's type for the echo allows no schema; what a client may send may come back."""
+    text_format = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}
+    assert schemas.response({**RESPONSE, "text": {"format": text_format}}) == []
+    for key, value in (("name", 5), ("schema", "no"), ("strict", "yes")):
+        assert schemas.response({**RESPONSE, "text": {"format": {**text_format, key: value}}}) != []

@@ -43,6 +43,7 @@ class SchemaValidator:
             if name.endswith("StreamingEvent")
         }
         self._response = self._compile("ResponseResource")
+        self._json_format = self._compile("JsonSchemaResponseFormatParam")
         self._item_types = self._types_in("ItemField")
         self._tool_types = self._types_in("Tool")
 
@@ -96,6 +97,8 @@ class SchemaValidator:
                 yield f"tools[{index}]: type {kind!r} is known to neither schema"
             else:
                 yield from _check_fields(tool, known["fields"], f"tools[{index}]")
+        if (json_format := _json_format_of(response)) is not None:
+            yield from _errors_of(self._json_format, json_format, "text.format")
 
     def _native(self, response: Mapping[str, Any]) -> JSONObject:
         """The response without what the specification's unions do not know."""
@@ -106,6 +109,8 @@ class SchemaValidator:
         choice = native.get("tool_choice")
         if isinstance(choice, Mapping) and choice.get("type") not in _KNOWN_CHOICES:
             native["tool_choice"] = "auto"
+        if _json_format_of(response) is not None:
+            native["text"] = {**response["text"], "format": {"type": "text"}}
         return native
 
     @staticmethod
@@ -119,6 +124,18 @@ class SchemaValidator:
     def _compile(self, name: str) -> jsonschema_rs.Validator:
         document = {"$ref": f"#/components/schemas/{name}", "components": self._components}
         return jsonschema_rs.validator_for(document)
+
+
+def _json_format_of(response: Mapping[str, Any]) -> JSONObject | None:
+    """An echoed format of type `json_schema`.
+
+    The specification's own type for it allows no schema but null, so it is held against the type that
+    requests have.
+    """
+    text = response.get("text")
+    text_format = text.get("format") if isinstance(text, Mapping) else None
+    is_json = isinstance(text_format, Mapping) and text_format.get("type") == "json_schema"
+    return text_format if is_json else None
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
