@@ -386,6 +386,20 @@ async def test_the_server_ends_with_its_block_and_leaves_signals_alone() -> None
             await session.get(f"{url}/models")
 
 
+async def test_the_end_of_the_block_cuts_answers_off(caplog: pytest.LogCaptureFixture) -> None:
+    """A stream in progress does not hold the server up, and nothing is complained about."""
+    body = {"model": "rehearsal", "stream": True, "messages": [{"role": "user", "content": "hi [pace=60]"}]}
+    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
+        async with RehearsalServer() as server:
+            response = await session.post(f"{server.url}/chat/completions", json=body)
+            assert await response.content.readline()
+            leaving = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - leaving < 0.9
+        with pytest.raises(aiohttp.ClientError):
+            await response.read()
+    assert caplog.records == []
+
+
 async def test_two_servers_at_once() -> None:
     """Each has its own port; a port that is taken is said so."""
     async with RehearsalServer() as one, RehearsalServer() as two:
