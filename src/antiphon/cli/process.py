@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
 import sys
@@ -31,6 +32,10 @@ def run_server(configuration: Configuration, tools: Sequence[FunctionTool]) -> N
     """Serve until SIGTERM or SIGINT. Raises `CommandFailed` when the port or the store cannot be had."""
     settings = configuration.settings
     configure_logs(settings.log)
+    if "ANTIPHON_CRASH_AT" in os.environ:
+        from antiphon.testing.crash_points import arm_from_environment
+
+        arm_from_environment()
     with contextlib.closing(listening_socket(settings.server.host, settings.server.port)) as listener:
         if sys.platform == "win32":
             asyncio.run(_serve(settings, tools, listener))
