@@ -44,10 +44,11 @@ class Story:
         key: str | None = None,
         digest: str = "digest",
         owner: str = "worker",
+        random: bytes | None = None,
     ) -> None:
         self.created_at = START_S + at_s
         self.project = project
-        self.response_id = time_ordered_id("resp", self.created_at, secrets.token_bytes(10))
+        self.response_id = time_ordered_id("resp", self.created_at, random or secrets.token_bytes(10))
         self.run_id = run_id_of(self.response_id)
         self.claim = Claim(self.run_id, 1, owner)
         self.commit_no = 0
