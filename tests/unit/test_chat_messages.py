@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.errors import InvalidRequestError
-from antiphon.domain.ids import made_id
-from antiphon.upstream.chat.messages import chat_messages, mcp_call_id
+from antiphon.domain.ids import call_id_of, made_id
+from antiphon.upstream.chat.messages import chat_messages
 
 Item = dict[str, Any]
 
@@ -153,7 +153,7 @@ def test_one_answer_is_one_message() -> None:
         mcp(A, 2),
         output("c1"),
     ]
-    made = mcp_call_id(made_id("mcp", A, 2))
+    made = call_id_of(made_id("mcp", A, 2))
     assert chat_messages(items) == [
         {"role": "user", "content": "hi"},
         {
@@ -176,13 +176,13 @@ def test_content_is_null_when_there_are_only_calls() -> None:
 
 def test_call_id_of_a_call_that_we_ran() -> None:
     """It is made of the item's id, so that every turn makes the same."""
-    assert mcp_call_id("mcp_0123") == "call_0123"
+    assert call_id_of("mcp_0123") == "call_0123"
 
 
 def test_two_stems_are_two_answers() -> None:
     """Adjacent items of two answers are not merged, whatever they are."""
     first, second = mcp(A, 0), mcp(B, 0)
-    ids = [mcp_call_id(item["id"]) for item in (first, second)]
+    ids = [call_id_of(item["id"]) for item in (first, second)]
     assert shape([first, second, said("done", B, 1), said("more", A, 1)]) == [
         ("assistant", None, ids[0]),
         ("tool", ids[0]),

@@ -24,7 +24,7 @@ import msgspec
 
 from antiphon.core.context import mcp_call
 from antiphon.core.narration import Narrator
-from antiphon.domain.ids import made_id
+from antiphon.domain.ids import call_id_of, made_id
 from antiphon.domain.inference import (
     CallDelta,
     InferenceEvent,
@@ -250,7 +250,7 @@ class Answer:
         call.item = item = {
             "id": item_id,
             "type": "function_call",
-            "call_id": "call_" + item_id.partition("_")[2],
+            "call_id": call_id_of(item_id),
             "name": call.name,
             "arguments": "",
             "status": "in_progress",

@@ -30,6 +30,11 @@ def made_id(prefix: str, stem: str, index: int) -> str:
     return f"{prefix}_{stem}{index:04x}"
 
 
+def call_id_of(item_id: str) -> str:
+    """The id that pairs a call with its result, the same whenever the item is shown to a model."""
+    return "call_" + item_id.partition("_")[2]
+
+
 def stem_of(item_id: str) -> str | None:
     """The attempt stem in an item id of ours, None for ids from elsewhere.
 

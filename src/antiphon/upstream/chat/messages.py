@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from antiphon.domain.errors import InvalidRequestError
-from antiphon.domain.ids import stem_of
+from antiphon.domain.ids import call_id_of, stem_of
 from antiphon.upstream.chat.parts import ChatContent, chat_content
 
 DeveloperRole = Literal["system", "developer"]
@@ -47,11 +47,6 @@ def chat_messages(
     for item in items:
         rendering.add(item)
     return rendering.messages()
-
-
-def mcp_call_id(item_id: str) -> str:
-    """The `call_id` under which the `mcp_call` item with this id is shown to a model."""
-    return "call_" + item_id.partition("_")[2]
 
 
 class _Answer:
@@ -172,7 +167,7 @@ class _Rendering:
 
     def _add_mcp_call(self, item: Mapping[str, Any]) -> None:
         answer = self._calling(_stem(item))
-        call_id = mcp_call_id(str(item.get("id") or f"mcp_{len(self._parts)}x{len(answer.calls)}"))
+        call_id = call_id_of(str(item.get("id") or f"mcp_{len(self._parts)}x{len(answer.calls)}"))
         answer.add_call(call_id, str(item.get("name") or ""), str(item.get("arguments") or "{}"))
         answer.add_result(call_id, _mcp_result(item))
 
