@@ -25,11 +25,10 @@ To try Antiphon without one, run `antiphon dev`."""
 
 
 def routes(settings: Settings) -> dict[str, ModelSettings]:
-    """The routes as configured; a single upstream catches all that no route names."""
-    found = dict(settings.models)
-    if CATCH_ALL not in found and len(settings.upstreams) == 1:
-        found[CATCH_ALL] = ModelSettings(upstream=tuple(settings.upstreams))
-    return found
+    """The routes as configured. Without any, a single upstream answers for every model."""
+    if not settings.models and len(settings.upstreams) == 1:
+        return {CATCH_ALL: ModelSettings(upstream=tuple(settings.upstreams))}
+    return dict(settings.models)
 
 
 def check(configuration: Configuration) -> None:

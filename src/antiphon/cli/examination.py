@@ -14,11 +14,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from antiphon.cli.checks import check, is_loopback, routes
+from antiphon.cli.checks import CATCH_ALL, check, is_loopback, routes
 from antiphon.cli.failure import CommandFailed, as_failure
 from antiphon.cli.flags import Flags
 from antiphon.cli.loading import Configuration, load
-from antiphon.cli.quantities import format_size
 from antiphon.cli.settings import Settings, UpstreamSettings
 from antiphon.cli.wiring import target_of, tools_of
 from antiphon.domain.errors import Error
@@ -194,8 +193,8 @@ def _place_for(path: Path) -> Finding | None:
 
 
 def _written(url: str, holds: dict[str, Any]) -> Finding:
-    size = f", {format_size(holds['size_bytes'])}" if "size_bytes" in holds else ""
-    return fine("store", f"{url} can be written; {holds.get('responses', 0)} responses{size}")
+    size = f" in {holds['size_bytes'] / 1e6:.1f} MB" if "size_bytes" in holds else ""
+    return fine("store", f"{url} can be written; {holds['responses']} responses{size}")
 
 
 async def _left_lying(store: Store, settings: Settings, tools: set[str] | None) -> list[Finding]:
@@ -233,7 +232,7 @@ def _missing(run: StoredRun, settings: Settings, tools: set[str] | None) -> list
     for requirement in run.requires:
         kind, _, name = requirement.partition(":")
         lacks_tool = kind == "tool" and tools is not None and name not in tools
-        lacks_model = kind == "model" and "*" not in known_models and name not in known_models
+        lacks_model = kind == "model" and CATCH_ALL not in known_models and name not in known_models
         if lacks_tool or lacks_model:
             missing.append(f"{kind} {name!r}")
     return missing
@@ -248,19 +247,22 @@ async def _running_server(settings: Settings) -> list[Finding]:
         f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
     )
     timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S)
-    findings: list[Finding] = []
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        for path, good in (("/health", "alive"), ("/readyz", "ready for work")):
-            try:
-                async with session.get(base + path) as answer:
-                    status, text = answer.status, (await answer.text())[:300]
-            except (aiohttp.ClientError, TimeoutError, OSError):
-                return findings
-            judge = fine if status == _OK else wrong
-            findings.append(
-                judge(f"server {base}", good if status == _OK else f"{path} says {status}: {text}")
-            )
-    return findings
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            async with session.get(f"{base}/health") as answer:
+                health = answer.status
+            async with session.get(f"{base}/readyz") as answer:
+                ready, says = answer.status, msgspec.json.decode(await answer.read())
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
+        return []
+    subject = f"server {base}"
+    if health != _OK or ready != _OK:
+        return [
+            wrong(subject, f"it is not ready: {says.get('reason', f'/health {health}, /readyz {ready}')}.")
+        ]
+    stuck = says.get("unclaimable", [])
+    lying = [wrong("work", f"{_some(stuck)}: the server lacks their model or a tool.")] if stuck else []
+    return [fine(subject, "alive, and ready for work"), *lying]
 
 
 def _some(names: list[str]) -> str:

@@ -148,6 +148,8 @@ def _print_event(event: JSONObject, output: str) -> None:
             print(flush=True)
         case "response.in_progress" if event["sequence_number"] > _LAST_OPENING_NUMBER:
             print("\n[cut off in mid-answer; the model is asked again]", flush=True)
+        case "response.failed" | "response.incomplete":
+            print(flush=True)
         case "response.output_item.done" if event["item"]["type"] in ("mcp_call", "function_call"):
             item = event["item"]
             print(f"[{item['name']}({item.get('arguments') or ''})]", flush=True)

@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     )
     models: dict[str, ModelSettings] = Field(
         default_factory=dict,
-        description="Which upstream answers for which model. With one upstream, `*` leads to it by itself.",
+        description="Which upstream answers for which model. Without any, a single upstream answers for all.",
     )
     tools: ToolSettings = Field(default_factory=ToolSettings)
     store: StoreUrl = Field(
