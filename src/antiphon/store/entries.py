@@ -6,6 +6,7 @@ Pure, and shared by every store. A store adds what only it can see: claims, keys
 from antiphon.domain.errors import ClaimLost, DuplicateResponseError, StoreRefusedError
 from antiphon.store.protocol import Claim, Commit, RunState
 
+OTHER_RESPONSE = "its response is not the run's"
 NUMBERS_USED = "its events have sequence numbers that were used before"
 
 
@@ -13,7 +14,7 @@ def problem_of_commit(commit: Commit) -> str | None:
     """Why no store may ever write this entry; None when it is sound in itself."""
     new, run_id = commit.new_run, commit.claim.run_id
     if new is not None and new.response_id != commit.response_id:
-        return "the new run's response is not the commit's"
+        return OTHER_RESPONSE
     for row in commit.new_steps:
         if row.request_id != run_id:
             return f"step {row.id!r} belongs to another run"

@@ -7,6 +7,7 @@ from msgspec.structs import asdict, replace
 from antiphon.domain.steps import StepId
 from antiphon.store.entries import (
     NUMBERS_USED,
+    OTHER_RESPONSE,
     claim_lost,
     key_taken,
     problem_of_commit,
@@ -35,6 +36,8 @@ def write_entry(tables: Tables, commit: Commit) -> CommitOutcome:
         kept = _fresh(new, claim.run_id)
     elif run is None or not _allows(tables, run, commit):
         return claim_lost(claim)
+    elif run.response_id != commit.response_id:
+        return refused(commit, OTHER_RESPONSE)
     else:
         kept = tables.responses[commit.response_id]
     staged: dict[StepId, StepRow] = {}
@@ -50,11 +53,7 @@ def write_entry(tables: Tables, commit: Commit) -> CommitOutcome:
 
 
 def _allows(tables: Tables, run: StoredRun, commit: Commit) -> bool:
-    return (
-        tables.holds(commit.claim)
-        and run.commit_no < commit.commit_no
-        and run.response_id == commit.response_id
-    )
+    return tables.holds(commit.claim) and run.commit_no < commit.commit_no
 
 
 def _reuse_of_numbers(run: StoredRun | None, commit: Commit) -> str | None:

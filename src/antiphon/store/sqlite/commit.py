@@ -16,6 +16,7 @@ from msgspec.json import encode
 from antiphon.domain.errors import ClaimLost, Error
 from antiphon.store.entries import (
     NUMBERS_USED,
+    OTHER_RESPONSE,
     claim_lost,
     key_taken,
     problem_of_commit,
@@ -87,7 +88,7 @@ def _write_alone(connection: sqlite3.Connection, commit: Commit, path: Path) -> 
         outcome = error if isinstance(error, Error) else refused(commit, error)
     if outcome is not None:
         connection.execute("ROLLBACK TO entry")
-        outcome = _key_taken(connection, commit) or _numbers_used(connection, commit, outcome) or outcome
+        outcome = _key_taken(connection, commit) or _not_its_own(connection, commit, outcome) or outcome
     connection.execute("RELEASE entry")
     return outcome
 
@@ -100,13 +101,15 @@ def _key_taken(connection: sqlite3.Connection, commit: Commit) -> Error | None:
     return None if holder is None else key_taken(new.idempotency_key, *holder)
 
 
-def _numbers_used(connection: sqlite3.Connection, commit: Commit, outcome: Error) -> Error | None:
+def _not_its_own(connection: sqlite3.Connection, commit: Commit, outcome: Error) -> Error | None:
     if not isinstance(outcome, ClaimLost):
         return None
     claim = commit.claim
-    values = (claim.run_id, claim.fence, claim.owner, commit.commit_no, commit.response_id)
-    allowed = connection.execute(_CLAIM_ALLOWS, values).fetchone()
-    return None if allowed is None else refused(commit, NUMBERS_USED)
+    values = (claim.run_id, claim.fence, claim.owner, commit.commit_no)
+    found = connection.execute(_CLAIM_ALLOWS, values).fetchone()
+    if found is None:
+        return None
+    return refused(commit, NUMBERS_USED if found[0] == commit.response_id else OTHER_RESPONSE)
 
 
 def _write(connection: sqlite3.Connection, group: Sequence[Commit]) -> None:

@@ -99,9 +99,8 @@ WHERE id = :id
                    WHERE run_id = :run_id AND fence = :fence AND owner = :owner AND state <> 'ended')))
 
 -- name: claim_allows
--- Why a guard matched no row: the claim, or else the sequence numbers.
-SELECT 1 FROM runs
-WHERE run_id = ? AND fence = ? AND owner = ? AND commit_no < ? AND state <> 'ended' AND response_id = ?
+-- Why a guard matched no row: the claim, or else what the entry says of the run.
+SELECT response_id FROM runs WHERE run_id = ? AND fence = ? AND owner = ? AND commit_no < ? AND state <> 'ended'
 
 -- name: claim_holds
 -- Why a fenced statement changed nothing.

@@ -1,10 +1,12 @@
 """Checks of `Store.commit`: what is written, and that a group's entries stand alone."""
 
 import asyncio
+from itertools import product
+from typing import Any
 
 from antiphon.domain.errors import ClaimLost, DuplicateResponseError, StoreRefusedError
 from antiphon.domain.steps import LEGAL_MOVES, StepState
-from antiphon.store.protocol import Store, StoredResponse, StoredRun
+from antiphon.store.protocol import Claim, Commit, RunState, Store, StoredResponse, StoredRun
 from antiphon.testing.store_conformance.expect import outcome_is, same, true
 from antiphon.testing.store_conformance.story import Story, everything_of, item, written
 
@@ -112,26 +114,29 @@ async def a_stale_commit_changes_nothing(store: Store) -> None:
     await written(store, story.admitted(new_steps=(story.step(),)), story.then(run_state="running"))
     before = await everything_of(store, story)
 
-    def attempt(**parts: object) -> object:
+    def attempt(state: RunState | None, parts: dict[str, Any]) -> Commit:
         return story.then(
-            run_state="ended",
+            run_state=state,
             changed_steps=(story.step(0, StepState.PROCESSING),),
             new_steps=(story.step(1),),
             windows=(story.window(),),
             input_items=(item("late"),),
-            response=story.completion(item("out")),
+            struck_steps=(story.step(0).id,),
+            released=True,
             **parts,
         )
 
     claim = story.claim
-    for parts in (
-        {"claim": type(claim)(claim.run_id, claim.fence - 1, claim.owner)},
-        {"claim": type(claim)(claim.run_id, claim.fence + 1, claim.owner)},
-        {"claim": type(claim)(claim.run_id, claim.fence, "somebody else")},
+    stale: tuple[dict[str, Any], ...] = (
+        {"claim": Claim(claim.run_id, claim.fence - 1, claim.owner)},
+        {"claim": Claim(claim.run_id, claim.fence + 1, claim.owner)},
+        {"claim": Claim(claim.run_id, claim.fence, "somebody else")},
         {"commit_no": 2},
         {"commit_no": 1},
-    ):
-        outcomes = await store.commit([attempt(**parts)])  # type: ignore[list-item]
+    )
+    states: tuple[RunState | None, ...] = (None, "running", "ended")
+    for state, parts in product(states, stale):
+        outcomes = await store.commit([attempt(state, parts)])
         outcome_is(outcomes[0], ClaimLost)
         same(await everything_of(store, story), before, f"the run after a stale commit with {parts}")
     unknown = Story()
@@ -139,7 +144,9 @@ async def a_stale_commit_changes_nothing(store: Store) -> None:
     same(await store.get_run(unknown.run_id), None, "the run that nobody admitted")
     await written(store, story.ended())
     ended = await everything_of(store, story)
-    outcome_is((await store.commit([story.then(new_steps=(story.step(1),))]))[0], ClaimLost)
+    for state in states:
+        late = story.then(new_steps=(story.step(1),), run_state=state)
+        outcome_is((await store.commit([late]))[0], ClaimLost)
     same(await everything_of(store, story), ended, "the ended run")
 
 

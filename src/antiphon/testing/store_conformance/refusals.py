@@ -95,6 +95,23 @@ async def a_run_is_admitted_once(store: Store) -> None:
     same(await store.get_run(thief.run_id), None, "the run that came second")
 
 
+async def a_commit_is_for_its_runs_response(store: Store) -> None:
+    """A commit that names another run's response is refused, and that response stays as it is."""
+    story, other = Story(), Story()
+    await written(store, story.admitted(), other.admitted())
+    before = await everything_of(store, other)
+    for parts in ({}, {"run_state": "running"}, {"response": story.completion(item("out"))}):
+        commit = story.then(
+            response_id=other.response_id, windows=(story.window(),), input_items=(item("in"),), **parts
+        )
+        await _refuses(store, story, commit, str(parts))
+        same(await everything_of(store, other), before, "the other response")
+    misnamed = Story()
+    outcome = (await store.commit([misnamed.admitted(response_id=other.response_id)]))[0]
+    outcome_is(outcome, StoreRefusedError)
+    same(await store.get_run(misnamed.run_id), None, "the run that named another response")
+
+
 async def sequence_numbers_are_used_once(store: Store) -> None:
     """Windows rise, end below the next number, and never begin below the one before, even after a strike."""
     story = Story()
@@ -109,8 +126,9 @@ async def sequence_numbers_are_used_once(store: Store) -> None:
         ((EventWindow(6, 5, None, b"e"),), 9, "a window that ends before it begins"),
         ((EventWindow(5, 7, None, b"e"),), 7, "a window beyond the next number"),
     ):
-        commit = story.then(windows=windows, next_sequence_number=next_number)
-        await _refuses(store, story, commit, why)
+        for state in (None, "running"):
+            commit = story.then(windows=windows, next_sequence_number=next_number, run_state=state)
+            await _refuses(store, story, commit, why)
 
 
 async def only_an_ended_response_has_output(store: Store) -> None:
