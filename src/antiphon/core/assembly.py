@@ -247,7 +247,7 @@ class Answer:
         label = self._calling.label_of(call.name)
         item_id = self._new_id("fc" if label is None else "mcp")
         call.index = self._narrator.take_output_index()
-        call.item = item = {
+        item: JSONObject = {
             "id": item_id,
             "type": "function_call",
             "call_id": call_id_of(item_id),
@@ -255,6 +255,7 @@ class Answer:
             "arguments": "",
             "status": "in_progress",
         }
+        call.item = item
         if label is None:
             self._narrator.item_added(call.index, item)
         else:
