@@ -35,6 +35,56 @@ limits: {running: 256}
 durability: {flush_window: 5ms}
 """
 
+EXAMPLES = {
+    "One local model": """\
+upstreams:
+  ollama:
+    url: http://localhost:11434/v1
+tools:
+  python: [my_tools.py]
+""",
+    "Two names for one model, one of them with tools": """\
+upstreams:
+  llama:
+    url: http://localhost:8000/v1
+models:
+  plain:
+    upstream: llama
+    model: qwen3-8b
+    tools: []
+  support:
+    upstream: llama
+    model: qwen3-8b
+    tools: [find_order, refund]
+tools:
+  python: [shop.tools]
+""",
+    "A server for a team, with another model server to fall back on": """\
+upstreams:
+  gpu:
+    url: ${env.GPU_URL:=http://gpu:8000/v1}
+  hosted:
+    url: https://models.example/v1
+    api_key: ${env.HOSTED_KEY}
+models:
+  "*":
+    upstream: [gpu, hosted]
+store: sqlite:////var/lib/antiphon/antiphon.db
+server:
+  host: 0.0.0.0
+  api_keys:
+    - ${env.TEAM_KEY}
+  max_body: 32MB
+limits:
+  running: 64
+  waiting: 256
+durability:
+  on_disconnect: continue
+log:
+  format: json
+""",
+}
+
 _VARIABLES = {
     "ANTIPHON_UPSTREAM": "The address of one upstream, which answers for every model. Wins over the file.",
     "ANTIPHON_UPSTREAM_API_KEY": "The key for an upstream that is given by its address alone.",
@@ -116,6 +166,8 @@ def reference() -> str:
             path = f"{name}.{'NAME.' if named else ''}"
             about = field.description or (model.__doc__ or "").strip().partition("\n")[0]
             parts.append(f"### `{name}`\n\n{about}\n\n{_table(path, model.model_fields)}")
+    parts.append("## Examples\n")
+    parts += [f"{title}:\n\n```yaml\n{text}```\n" for title, text in EXAMPLES.items()]
     return "\n".join(parts)
 
 

@@ -109,11 +109,12 @@ def answering() -> Iterator:
 def test_local_servers_are_found_in_order(answering, port):
     """The first of the usual ports that answers with a list of models; everything else is passed over."""
     models = {"object": "list", "data": [{"id": "qwen3"}, {"id": "llama"}]}
-    good, other, strange, empty = (
-        answering(models), answering(models), answering({"hello": "world"}), answering({"data": []})
-    )  # fmt: skip
+    ours = {"object": "list", "data": [{"id": "rehearsal", "owned_by": "antiphon"}]}
+    good, other, antiphon = answering(models), answering(models), answering(ours)
+    strange, empty = answering({"hello": "world"}), answering({"data": []})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ports = [(int(port), "gone"), (silent.getsockname()[1], "silent"), (strange, "strange"), (empty, "empty"),
+                 (antiphon, "antiphon"),
                  (good, "good"), (other, "other")]  # fmt: skip
         found = asyncio.run(find_local_server(except_port=0, ports=ports))
         assert (found.name, found.url, found.models) == (
@@ -123,7 +124,7 @@ def test_local_servers_are_found_in_order(answering, port):
         )
         found = asyncio.run(find_local_server(except_port=good, ports=ports))
         assert found.name == "other", "the port that we listen on ourselves is not asked"
-        assert asyncio.run(find_local_server(except_port=0, ports=ports[:4])) is None
+        assert asyncio.run(find_local_server(except_port=0, ports=ports[:5])) is None
 
 
 def test_without_a_model_the_rehearsal_is_played(tmp_path: Path, port: str, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from programs import Program, rehearsal_model, run
+from programs import ANTIPHON, Program, clean_environment, rehearsal_model, run
 
 TOOLS = '''
 from antiphon.tools.function import tool
@@ -110,6 +111,26 @@ def test_a_signal_ends_it_well(tmp_path: Path, model: str, number: int):
         with Program("serve", model, "--port", "0", cwd=tmp_path) as server:
             server.address()
             assert server.stop(number) == 0
+
+
+def test_the_log_is_json_where_nobody_watches(tmp_path: Path, model: str):
+    """One JSON object per line on stderr, from the level on that was asked for."""
+    process = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environ = clean_environment(ANTIPHON_LOG__LEVEL="info")
+    server = subprocess.Popen(
+        [*ANTIPHON, "serve", model, "--port", "0"], cwd=tmp_path, env=environ, **process
+    )
+    try:
+        address = server.stdout.readline().removeprefix("listening on ").strip()
+        with openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
+            made = client.responses.create(model="rehearsal", input="hello")
+        server.terminate()
+        _, log = server.communicate(timeout=20)
+    finally:
+        server.kill()
+        server.wait(20)
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["response_id"] for line in lines if line["event"] == "response_ended"] == [made.id]
 
 
 def test_a_busy_port_is_told(tmp_path: Path, model: str):

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from antiphon.cli.checks import check
+import pytest
+
+from antiphon.cli.checks import check, routes
 from antiphon.cli.flags import Flags
 from antiphon.cli.loading import load
 from antiphon.cli.schema import dotted, leaves
@@ -33,11 +35,11 @@ def test_every_key_is_described():
         assert re.search(rf"^\| `{re.escape(dotted(place))}` \|.*\| \S.*\|$", page, re.MULTILINE), place
 
 
-def test_the_example_works(tmp_path):
-    """The file shown on the page loads and passes the checks."""
-    example = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL))
+def test_the_examples_work(tmp_path, example):
+    """Each file shown on the page loads and passes the checks."""
     file = tmp_path / "antiphon.yaml"
     file.write_text(example)
-    configuration = load(Flags(config=file), {"BACKUP_KEY": "k"})
+    configuration = load(Flags(config=file), {"BACKUP_KEY": "k", "HOSTED_KEY": "h", "TEAM_KEY": "t"})
     check(configuration)
-    assert configuration.settings.models["support"].upstream == ("vllm", "backup")
+    assert routes(configuration.settings)

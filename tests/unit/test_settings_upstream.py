@@ -75,6 +75,13 @@ def test_a_single_upstream_needs_no_route(directory):
     assert routes(configuration.settings)["*"].upstream == ("vllm",)
 
 
+def test_routes_that_are_written_are_all_there_are(directory):
+    """With routes of one's own nothing else is let through to the only upstream."""
+    text = 'upstreams: {vllm: {url: "http://x/v1"}}\nmodels: {sums: {upstream: vllm}}\n'
+    (directory / "antiphon.yaml").write_text(text)
+    assert list(routes(load(Flags(), {}).settings)) == ["sums"]
+
+
 def test_no_upstream_names_all_the_ways():
     """Exit 3, with every way to give one."""
     with pytest.raises(CommandFailed) as caught:

@@ -22,6 +22,7 @@ class LocalServer(msgspec.Struct, frozen=True):
 
 class _Model(msgspec.Struct):
     id: str
+    owned_by: str | None = None
 
 
 class _Listing(msgspec.Struct):
@@ -46,5 +47,6 @@ async def _ask(session: aiohttp.ClientSession, port: int, name: str) -> LocalSer
             listing = msgspec.json.decode(await answer.read(), type=_Listing)
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
         return None
-    models = tuple(model.id for model in listing.data)
+    # Another Antiphon lists models too, and is no model server.
+    models = tuple(each.id for each in listing.data if not (each.owned_by or "").startswith("antiphon"))
     return LocalServer(name, url, models) if models else None

@@ -41,9 +41,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _print_version() -> None:
-    from importlib.metadata import version
+    from antiphon import __version__
 
-    print(f"antiphon {version('antiphon')}")
+    print(f"antiphon {__version__}")
 
 
 def _command_of(arguments: list[str]) -> str:

@@ -25,6 +25,7 @@ from antiphon.tools.function import FunctionTool
 _BACKLOG = 2048
 _LISTING_WITHIN_S = 2.0
 _CLOSE_CONNECTIONS_WITHIN_S = 5
+_IDLE_CONNECTIONS_S = 75  # longer than clients keep theirs, so that it is never we who close first
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -81,17 +82,19 @@ def _uvicorn_config(settings: Settings, engine: Engine) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=_IDLE_CONNECTIONS_S,
         timeout_graceful_shutdown=_CLOSE_CONNECTIONS_WITHIN_S,
     )
 
 
 async def _announce(settings: Settings, address: str, tools: Sequence[FunctionTool], engine: Engine) -> None:
     """Say where the server is at once, and the rest when the upstreams have listed their models."""
-    print(f"listening on {address}", flush=True)
-    models: list[str] = []
-    with contextlib.suppress(TimeoutError, Error):  # the table says that nothing has answered
-        models = await asyncio.wait_for(engine.models(), _LISTING_WITHIN_S)
-    print_startup(settings, address, [tool.schema for tool in tools], models)
+    with contextlib.suppress(BrokenPipeError):  # whoever reads our output may have left
+        print(f"listening on {address}", flush=True)
+        models: list[str] = []
+        with contextlib.suppress(TimeoutError, Error):  # the table says that nothing has answered
+            models = await asyncio.wait_for(engine.models(), _LISTING_WITHIN_S)
+        print_startup(settings, address, [tool.schema for tool in tools], models)
 
 
 class _Server(uvicorn.Server):
@@ -145,9 +148,11 @@ class _Server(uvicorn.Server):
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket bound to this address, or `CommandFailed` saying who is in the way."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
+        found = socket.getaddrinfo(
             host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        )
+        # A name such as localhost may have both: most clients try 127.0.0.1.
+        family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         match error.errno:

@@ -9,17 +9,19 @@ import contextlib
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 from watchfiles import Change, DefaultFilter, awatch
 
 from antiphon.cli.detection import find_local_server
+from antiphon.cli.failure import CommandFailed
 from antiphon.cli.flags import Flags
 from antiphon.cli.loading import DEFAULT_FILE, load
 from antiphon.upstream.rehearsal import RehearsalServer
 
 _STOP_WITHIN_S = 15.0
+_DEBOUNCE_MS = 200
 
 
 async def develop(flags: Flags) -> None:
@@ -28,8 +30,7 @@ async def develop(flags: Flags) -> None:
         url = await _upstream_url(flags, stack)
         command = serve_command(flags, url)
         stopping = stack.enter_context(_stop_signal())
-        changes = awatch(*watched(flags), watch_filter=SourceFilter(), stop_event=stopping, debounce=200)
-        await keep_running(command, changes, stopping)
+        await keep_running(command, _changes(watched(flags), stopping), stopping)
 
 
 async def keep_running(command: list[str], changes: AsyncIterator[object], stopping: asyncio.Event) -> None:
@@ -118,13 +119,24 @@ def _stop_signal() -> Iterator[asyncio.Event]:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        loop.add_signal_handler(number, stopping.set)
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stopping.set))
     try:
         yield stopping
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _changes(directories: Iterable[Path], stopping: asyncio.Event) -> AsyncIterator[object]:
+    try:
+        async for changed in awatch(
+            *directories, watch_filter=SourceFilter(), stop_event=stopping, debounce=_DEBOUNCE_MS
+        ):
+            yield changed
+    except (OSError, RuntimeError) as error:  # such as the system's limit of watched files
+        raise CommandFailed(f"The files here cannot be watched: {error}. Use `antiphon serve`.") from error
 
 
 def _names(changed: object) -> str:

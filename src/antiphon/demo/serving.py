@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
@@ -55,13 +54,17 @@ class DemoServer:
             process = await asyncio.create_subprocess_exec(
                 *self._command(), cwd=self._directory, env=self._environment(), stdout=PIPE, stderr=log
             )
-        self._process, self.pid = process, process.pid
         try:
             self.url = await asyncio.wait_for(self._address(process), _READY_WITHIN_S)
         except TimeoutError as error:
+            await _kill(process)
             raise DemoFailed(
                 f"the server did not start within {_READY_WITHIN_S:.0f} s.{self._last_words()}"
             ) from error
+        except BaseException:
+            await _kill(process)
+            raise
+        self._process, self.pid = process, process.pid
         self._port = int(self.url.rpartition(":")[2])
         self._output = asyncio.create_task(_drain(process))
 
@@ -69,7 +72,7 @@ class DemoServer:
         """SIGKILL, and the exit code that proves it: the process has no chance to save anything."""
         if self._process is None:
             raise DemoFailed("there is no server to kill.")
-        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         return await self._ended()
 
     async def _ended(self) -> int:
@@ -109,6 +112,12 @@ class DemoServer:
         log = self._directory / "server.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return f" Its last words: {lines[-1]}" if lines else ""
+
+
+async def _kill(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
 
 
 async def _drain(process: Process) -> None:

@@ -7,9 +7,8 @@ becomes of the server, the ledger tells what really happened.
 import asyncio
 import os
 
+from antiphon import ToolContext, tool
 from antiphon.testing.effect_ledger import EffectLedger
-from antiphon.tools.context import ToolContext
-from antiphon.tools.function import tool
 
 LEDGER_VARIABLE = "ANTIPHON_DEMO_LEDGER"
 
