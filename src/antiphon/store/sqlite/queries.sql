@@ -302,9 +302,11 @@ DELETE FROM responses WHERE response_id = ?
 INSERT INTO meta (name, value) VALUES ('checked_at', ?)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
--- name: count_runs
-SELECT state, count(*) FROM runs GROUP BY state
+-- name: count_open_runs
+-- Of the index of open runs alone.
+SELECT state, count(*) FROM runs WHERE state <> 'ended' GROUP BY state
 
 -- name: count_rows
-SELECT (SELECT count(*) FROM responses WHERE NOT deleted), (SELECT count(*) FROM items),
-       (SELECT count(*) FROM steps), (SELECT count(*) FROM events)
+-- By the smallest index of each; a run for each response, hidden ones among them.
+SELECT (SELECT count(*) FROM responses), (SELECT count(*) FROM responses WHERE deleted),
+       (SELECT count(*) FROM items), (SELECT count(*) FROM steps), (SELECT count(*) FROM events)

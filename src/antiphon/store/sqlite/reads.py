@@ -171,9 +171,16 @@ def events_after(
 
 def counts(connection: sqlite3.Connection) -> dict[str, Any]:
     """How many rows of each kind there are."""
-    runs = {"queued": 0, "running": 0, "ended": 0} | dict(connection.execute(SQL["count_runs"]).fetchall())
-    numbers = connection.execute(SQL["count_rows"]).fetchone()
-    return {"runs": runs, **dict(zip(("responses", "items", "steps", "event_windows"), numbers, strict=True))}
+    open_runs: dict[str, int] = dict(connection.execute(SQL["count_open_runs"]).fetchall())
+    runs, hidden, items, steps, windows = connection.execute(SQL["count_rows"]).fetchone()
+    queued, running = open_runs.get("queued", 0), open_runs.get("running", 0)
+    return {
+        "runs": {"queued": queued, "running": running, "ended": runs - queued - running},
+        "responses": runs - hidden,
+        "items": items,
+        "steps": steps,
+        "event_windows": windows,
+    }
 
 
 def _items(rows: Iterable[tuple[Any, ...]]) -> tuple[StoredItem, ...]:

@@ -51,6 +51,7 @@ CREATE TABLE responses (
 ) STRICT;
 
 CREATE INDEX responses_by_time ON responses (project, created_at, response_id);
+CREATE INDEX responses_hidden ON responses (number) WHERE deleted;
 CREATE INDEX responses_by_parent ON responses (previous_response_id) WHERE previous_response_id IS NOT NULL;
 
 -- `direction`: 0 came in, 1 went out.

@@ -41,6 +41,9 @@ from antiphon.store.sqlite.statements import SCHEMA_VERSION, SQL
 from antiphon.store.sqlite.steps import SqliteSteps
 from antiphon.store.sqlite.writer import Writer
 
+_LONG_COUNT_S = 0.1
+_REST = 100
+
 
 class SqliteStore(SqliteSteps, WholeResponses):
     """`Store` over the file at `path`; `clock` gives Unix seconds where no row brings its time."""
@@ -52,6 +55,8 @@ class SqliteStore(SqliteSteps, WholeResponses):
         super().__init__(Writer(self.path), Readers(self.path), clock)
         self._lock = FileLock(self.path)
         self._inode: tuple[int, int] | None = None
+        self._counts: dict[str, Any] = {}
+        self._counts_good_until = 0.0
 
     async def open(self) -> None:
         """Lock the file, settle its schema, start the threads."""
@@ -174,7 +179,7 @@ class SqliteStore(SqliteSteps, WholeResponses):
             )
         now = self._clock()
         await self._writer.ask(lambda connection: connection.execute(SQL["prove_writable"], (now,)).rowcount)
-        counts = await self._readers.ask(reads.counts)
+        counts = await self._count()
         return {
             "kind": "sqlite",
             "path": str(self.path),
@@ -182,6 +187,17 @@ class SqliteStore(SqliteSteps, WholeResponses):
             "size_bytes": _size_of(self.path) + _size_of(self.path.with_name(self.path.name + "-wal")),
             **counts,
         }
+
+    async def _count(self) -> dict[str, Any]:
+        """The counts; those of a large store are kept for a hundred times what counting took."""
+        started = time.monotonic()
+        if started < self._counts_good_until:
+            return self._counts
+        self._counts = await self._readers.ask(reads.counts)
+        ended = time.monotonic()
+        if ended - started > _LONG_COUNT_S:
+            self._counts_good_until = ended + _REST * (ended - started)
+        return self._counts
 
     def _open(self) -> None:
         if self._writer.is_open:
@@ -197,6 +213,7 @@ class SqliteStore(SqliteSteps, WholeResponses):
             self._lock.release()
             raise
         self._inode = _inode_of(self.path)
+        self._counts_good_until = 0.0
         self._writer.start(connection)
         self._readers.start()
 
