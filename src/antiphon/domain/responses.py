@@ -8,6 +8,7 @@ from antiphon.domain.inference import Item
 from antiphon.domain.usage import Usage
 
 ENDED_STATUSES = frozenset({"completed", "incomplete", "failed", "cancelled"})
+STATUSES = ENDED_STATUSES | {"queued", "in_progress"}
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import msgspec
 from antiphon.core.replay import events_of
 from antiphon.domain.errors import Error
 from antiphon.domain.events import TERMINAL_TYPES
+from antiphon.domain.responses import ENDED_STATUSES
 from antiphon.domain.steps import StepId
 from antiphon.engine.live import Channel, Closed, FellBehind, Subscription
 from antiphon.store.protocol import EventWindow, Store
@@ -92,9 +93,13 @@ class Follower:
 
     async def _wait_for_the_log(self) -> None:
         """Nobody drives the response here: its log is all there is, as long as it is there."""
-        if await self._store.read_response(self._project, self._response_id) is None:
+        stored = await self._store.read_response(self._project, self._response_id)
+        if stored is None:
             raise StreamCutError("The response was deleted.")
-        await asyncio.sleep(POLL_S)
+        if stored.status not in ENDED_STATUSES:
+            await asyncio.sleep(POLL_S)
+        elif self._cursor >= stored.next_sequence_number - 1:
+            self._terminal = True  # the cursor was at the end, or beyond it
 
     def _ended(self) -> bool:
         return self._terminal
@@ -113,6 +118,8 @@ class Follower:
                 case EventWindow() as window:
                     if window.last > self._cursor:
                         yield self._carry(window)
+                    else:
+                        self._terminal = ends_stream(window.frames)
                 case FellBehind():
                     if not self._logged:
                         raise StreamCutError(

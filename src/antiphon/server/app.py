@@ -49,7 +49,7 @@ def create_app(engine: Engine, options: ServerOptions | None = None) -> ASGIApp:
 
     inner = Starlette(routes=routes, lifespan=lifespan)
     inner.router.redirect_slashes = False
-    return Border(_without_handlers(inner), options.api_keys)
+    return Border(_WithoutHandlers(inner), options.api_keys)
 
 
 class _Raw:
@@ -62,6 +62,12 @@ class _Raw:
         await self._endpoint(scope, receive, send)
 
 
-def _without_handlers(app: Starlette) -> ASGIApp:
+class _WithoutHandlers:
     """Starlette's router and lifespan without its error pages: the border answers."""
-    return app.router
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self._app  # by this the router knows to raise rather than to answer
+        await self._app.router(scope, receive, send)

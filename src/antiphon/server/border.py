@@ -54,7 +54,7 @@ class Border:
                 raise
             await send_answer(send_with_id, answer_to(error))
         except HTTPException as error:
-            await send_answer(send_with_id, answer_to(_translated(error, scope)))
+            await send_answer(send_with_id, _answer_to_router(error, scope))
         except Exception as error:
             log.exception("request_failed", request_id=request_id, path=scope["path"])
             if started:
@@ -77,10 +77,13 @@ class Border:
             raise AuthenticationError("This API key is not known here.")
 
 
-def _translated(error: HTTPException, scope: Scope) -> Error:
-    if error.status_code == MethodNotAllowedError.http_status:
-        return MethodNotAllowedError(f"{scope['method']} is not possible on {scope['path']}.")
-    return NotFoundError(f"There is nothing at {scope['path']}.", hint="See /v1/responses and /v1/models.")
+def _answer_to_router(error: HTTPException, scope: Scope) -> Answer:
+    if error.status_code != MethodNotAllowedError.http_status:
+        nothing = f"There is nothing at {scope['path']}."
+        return answer_to(NotFoundError(nothing, hint="See /v1/responses and /v1/models."))
+    answer = answer_to(MethodNotAllowedError(f"{scope['method']} is not possible on {scope['path']}."))
+    allowed = (b"allow", (error.headers or {}).get("Allow", "").encode())
+    return Answer(answer.status, answer.body, (*answer.headers, allowed))
 
 
 async def send_answer(send: Send, answer: Answer) -> None:

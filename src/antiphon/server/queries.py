@@ -9,6 +9,8 @@ from antiphon.domain.errors import InvalidRequestError
 _TRUE = frozenset({"true", "1", "yes"})
 _FALSE = frozenset({"false", "0", "no", ""})
 
+MOST = 2**53
+
 
 def flag(request: Request, name: str) -> bool:
     """A boolean; false when it is not given."""
@@ -18,7 +20,7 @@ def flag(request: Request, name: str) -> bool:
     return value in _TRUE
 
 
-def integer(request: Request, name: str, *, default: int, least: int, most: int | None = None) -> int:
+def integer(request: Request, name: str, *, default: int, least: int, most: int = MOST) -> int:
     """A whole number within bounds."""
     value = request.query_params.get(name)
     if value is None:
@@ -27,9 +29,10 @@ def integer(request: Request, name: str, *, default: int, least: int, most: int 
         number = int(value)
     except ValueError:
         raise InvalidRequestError(f"'{name}' is a whole number.", param=name, code="invalid_type") from None
-    if number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise InvalidRequestError(f"'{name}' is {bounds}.", param=name, code="invalid_value")
+    if not least <= number <= most:
+        raise InvalidRequestError(
+            f"'{name}' is between {least} and {most}.", param=name, code="invalid_value"
+        )
     return number
 
 

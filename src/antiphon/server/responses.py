@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.domain.errors import InvalidRequestError
 from antiphon.domain.requests import Arrival
+from antiphon.domain.responses import STATUSES
 from antiphon.engine.engine import Engine
 from antiphon.engine.handle import ResponseHandle
 from antiphon.server.body import read_body
@@ -111,12 +112,13 @@ class ResponsesRoutes:
 
     async def list(self, request: Request) -> HTTPResponse:
         """`GET /v1/responses`."""
+        status = one_of(request, "status", ("", *sorted(STATUSES)), default="")
         page = await self._engine.list_responses(
             DEFAULT_PROJECT,
             limit=integer(request, "limit", default=20, least=1, most=100),
             after=request.query_params.get("after"),
             order=cast("Order", one_of(request, "order", ("asc", "desc"), default="desc")),
-            status=request.query_params.get("status"),
+            status=status or None,
             prefix=request.query_params.get("prefix"),
         )
         return _json(responses_page(page))
@@ -138,7 +140,7 @@ def _arrival(headers: Mapping[str, str], digest: str) -> Arrival:
         project=DEFAULT_PROJECT,
         body_digest=digest,
         idempotency_key=key,
-        retry_count=int(retries) if retries.isdigit() else 0,
+        retry_count=int(retries[:9]) if retries.isascii() and retries.isdigit() else 0,
         use_server_tools=headers.get("x-antiphon-tools") != "none",
         inline_resets=headers.get("x-antiphon-resets") == "inline",
     )
