@@ -6,12 +6,14 @@ from antiphon.core.context import mcp_call
 from antiphon.core.envelope import Outcome
 from antiphon.core.transition import server_calls, spent_on, turns_of
 from antiphon.domain.crash_points import reach
-from antiphon.domain.steps import StepId, StepState
+from antiphon.domain.steps import StepId, StepKind, StepState
+from antiphon.domain.tools import ToolEffect
 from antiphon.domain.usage import Usage
-from antiphon.engine.failures import wire_error
+from antiphon.engine.failures import in_doubt_error, wire_error
 from antiphon.engine.journal import RunJournal
 from antiphon.engine.protocol import Ending, ResponseSink
 from antiphon.engine.stopping import StopSignal
+from antiphon.engine.telling import tell_tool_end
 
 
 class JournalSink(ResponseSink):
@@ -58,6 +60,7 @@ class JournalSink(ResponseSink):
         journal = self._journal
         now = int(self._clock())
         reason = not_run_reason(ending)
+        await self._end_sent_calls()
         self._close_open_calls(reason)
         journal.cancel_open_steps()
         outcome = Outcome(
@@ -75,6 +78,19 @@ class JournalSink(ResponseSink):
         reach("end.before_commit")
         await journal.written()
         self._ended(ending, body)
+
+    async def _end_sent_calls(self) -> None:
+        """A call that was sent and may have taken effect is in doubt: nobody may say that it was not run."""
+        for step in self._journal.chain.steps():
+            if (
+                step.kind is StepKind.TOOL_CALL
+                and step.state is StepState.PROCESSING
+                and step.request.get("effect") != ToolEffect.PURE
+            ):
+                result = in_doubt_error(step.request["call_id"])
+                await self._journal.fail_step(step.id, {"code": result.error_code, "message": result.output})
+                if step.parent is None:
+                    tell_tool_end(self.narrator, step.request, result)
 
     def _close_open_calls(self, reason: str) -> None:
         """Calls of ours that never ran, or never ended, are shown as not run: the next turn stays valid."""
