@@ -5,9 +5,12 @@ Ids of items that a model call made hold the stem of their step, the attempt and
 a later attempt can never use an id again, and which calls belong to one answer can be read off.
 """
 
+from hashlib import sha256
+
 from antiphon.domain.steps import STEP_STEM_LENGTH
 
 _RANDOM_BYTES = 10
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 def time_ordered_id(prefix: str, now_s: float, random: bytes) -> str:
@@ -21,8 +24,14 @@ def run_id_of(response_id: str) -> str:
 
 
 def attempt_stem(step_id: str, attempt: int) -> str:
-    """What all ids made by one attempt at a step share."""
-    return f"{step_id.removeprefix('step_')[:STEP_STEM_LENGTH]}{attempt:02x}"
+    """What all ids made by one attempt at a step share.
+
+    Ids of ours hold their stem; ids from elsewhere may look like anything and are digested.
+    """
+    stem = step_id.removeprefix("step_")
+    if len(stem) != STEP_STEM_LENGTH or not _HEXADECIMAL.issuperset(stem):
+        stem = sha256(step_id.encode()).hexdigest()[:STEP_STEM_LENGTH]
+    return f"{stem}{attempt:02x}"
 
 
 def made_id(prefix: str, stem: str, index: int) -> str:
@@ -42,6 +51,6 @@ def stem_of(item_id: str) -> str | None:
     True
     """
     _, _, tail = item_id.partition("_")
-    if len(tail) != STEP_STEM_LENGTH + 6 or any(c not in "0123456789abcdef" for c in tail):
+    if len(tail) != STEP_STEM_LENGTH + 6 or not _HEXADECIMAL.issuperset(tail):
         return None
     return tail[:-4]
