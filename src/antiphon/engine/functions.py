@@ -11,6 +11,7 @@ dies in the middle. The engine calls the same functions under a claim.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ def assemble_response(
     model: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> Response:
-    """A completed response with these output items. Pure; ids stay as they are.
+    """A completed response with these output items; ids stay as they are, times are now unless given.
 
     `metadata` may hold, besides the response's own metadata pairs under `metadata`, any wire field by its
     name (`usage`, `created_at`, `instructions`, `previous_response_id`, `store`, …).
@@ -109,6 +110,10 @@ def assemble_response(
     if isinstance(fields.get("usage"), dict):
         fields["usage"] = msgspec.convert(fields["usage"], Usage)
     fields.setdefault("metadata", pairs)
+    now = int(time.time())
+    fields.setdefault("created_at", now)
+    if fields.get("status", "completed") == "completed":
+        fields.setdefault("completed_at", now)
     response_id = request_id if request_id.startswith("resp_") else "resp_" + request_id.removeprefix("run_")
     return Response(id=response_id, model=model, output=[dict(item) for item in output], **fields)
 
