@@ -1,8 +1,10 @@
-"""A valid stream made from an ended response, for one whose events were never kept.
+"""Events made from what a response holds, for one whose events were never kept.
 
-Always the same for the same response, so that a cursor into it holds.
+`events_of` gives the whole stream of an ended response: always the same for the same response, so that a
+cursor into it holds. `tell_items` tells the output so far of one that goes on.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -35,12 +37,17 @@ def events_of(response: dict[str, Any]) -> list[Event]:
     body = encode(begun)
     narrator.response("response.created", body)
     narrator.response("response.in_progress", body)
-    for item in response["output"]:
-        _tell_item(narrator, narrator.take_output_index(), item)
+    tell_items(narrator, response["output"])
     if response["status"] == "failed" and response["error"]:
         narrator.error(response["error"])
     narrator.ended(response["status"], encode(response))
     return told
+
+
+def tell_items(narrator: Narrator, output: Sequence[dict[str, Any]]) -> None:
+    """Tell each item whole, without deltas; one that is in progress is opened and stays open."""
+    for item in output:
+        _tell_item(narrator, narrator.take_output_index(), item)
 
 
 def _tell_item(narrator: Narrator, index: int, item: dict[str, Any]) -> None:
@@ -51,7 +58,8 @@ def _tell_item(narrator: Narrator, index: int, item: dict[str, Any]) -> None:
             _tell_call(narrator, index, item)
         case _:
             narrator.item_added(index, item)
-    narrator.item_done(index, item)
+    if item.get("status") != "in_progress":
+        narrator.item_done(index, item)
 
 
 def _tell_parts(narrator: Narrator, index: int, item: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ A tool's failure is its step's result; the model hears of it, and the response g
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -83,21 +83,27 @@ async def run_response_loop(
         schemas = {schema.name: schema for schema in await tools.tools(tool_context)}
         loop = _Loop(store, tools, schemas, tool_context, inference, sink, request_id, config or LoopConfig())
         try:
-            await sink.begin()
-            payload = await loop.drive(scope_parent, depth)
-        except LoopFailedError as error:
-            await sink.end(Ending(status="failed", error=error_payload(error.payload)))
-            raise
-        except MaxIterationsExceededError:
-            await sink.end(Ending(status="incomplete", incomplete_details={"reason": "max_iterations"}))
-            raise
-        except EmptyActionError as error:
-            await sink.end(Ending(status="failed", error=error_payload(error)))
-            raise
+            return await _told(sink, lambda: loop.drive(scope_parent, depth))
         except StoreError as error:
             raise LoopStoreError(str(error)) from error
-        await sink.end(_ending_of(payload))
-        return payload
+
+
+async def _told(sink: ResponseSink, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Open the response, do the work, and tell how it ended; a failing store leaves it untold."""
+    try:
+        await sink.begin()
+        payload = await work()
+    except LoopFailedError as error:
+        await sink.end(Ending(status="failed", error=error_payload(error.payload)))
+        raise
+    except MaxIterationsExceededError:
+        await sink.end(Ending(status="incomplete", incomplete_details={"reason": "max_iterations"}))
+        raise
+    except EmptyActionError as error:
+        await sink.end(Ending(status="failed", error=error_payload(error)))
+        raise
+    await sink.end(_ending_of(payload))
+    return payload
 
 
 def _ending_of(payload: Any) -> Ending:

@@ -1,16 +1,20 @@
 """A plain event sink, made into what the loop talks to.
 
 Used when `run_response_loop` is called with a sink of the caller's own, or none: the response is opened
-with `response.created` and closed with exactly one terminal event. The engine has a sink of its own
-(`journal_sink`) that writes before it tells.
+with `response.created` and closed with exactly one terminal event. When the chain was begun before, what it
+has put out is told first, so that each call of the loop tells a whole stream. The engine has a sink of its
+own (`journal_sink`) that writes before it tells.
 """
 
 import inspect
+import time
 from collections import deque
+from typing import Any
 
 import msgspec
 
 from antiphon.core.narration import Narrator
+from antiphon.core.replay import tell_items
 from antiphon.domain.events import Event
 from antiphon.domain.steps import StepId
 from antiphon.engine.failures import error_payload, wire_error
@@ -30,11 +34,13 @@ class PlainSink(ResponseSink):
         self.stop = StopSignal()
 
     async def begin(self) -> None:
-        """Tell `response.created` and `response.in_progress`."""
+        """Tell `response.created` and `response.in_progress`, and what a former call has put out."""
         if self.narrator.listening:
-            body = await self._body("in_progress")
+            begun = await self._body("in_progress")
+            body = msgspec.json.encode({**begun, "output": []})
             self.narrator.response("response.created", body)
             self.narrator.response("response.in_progress", body)
+            tell_items(self.narrator, begun["output"])
             await self.flush()
 
     async def flush(self) -> None:
@@ -55,12 +61,14 @@ class PlainSink(ResponseSink):
             body = await self._body(ending.status, ending)
             if ending.error is not None:
                 self.narrator.error(error_payload(ending.error))
-            self.narrator.ended(ending.status, body)
+            self.narrator.ended(ending.status, msgspec.json.encode(body))
             await self.flush()
 
-    async def _body(self, status: str, ending: Ending | None = None) -> bytes:
+    async def _body(self, status: str, ending: Ending | None = None) -> dict[str, Any]:
         body = {**await self._store.assemble_response(self._request_id), "status": status}
+        ended_at = body.get("completed_at") or int(time.time())
+        body["completed_at"] = ended_at if status == "completed" else None
         if ending is not None:
             body["error"] = wire_error(ending.error) if ending.error else None
             body["incomplete_details"] = ending.incomplete_details
-        return msgspec.json.encode(body)
+        return body
