@@ -124,7 +124,8 @@ async def test_unforeseen_errors_of_an_executor_are_tool_errors():
     """An executor that breaks the contract does not break the loop."""
     registry = ToolRegistry([Remote("far", fails=ConnectionResetError("gone"))])
     result = await registry.dispatch(call("far", "{}"))
-    assert result == ToolResult("call_1", "Tool execution error: ConnectionResetError: gone", failed=True)
+    said = "Tool execution error: ConnectionResetError: gone"
+    assert result == ToolResult("call_1", said, failed=True, error_code="tool_execution_error")
 
 
 @pytest.mark.parametrize(
