@@ -5,6 +5,7 @@ holds it against the journal.
 """
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -83,9 +84,10 @@ class RecordingReader:
         """The terminal event, once it was seen."""
         return next((event for event in self.events if event.get("type") in TERMINAL_TYPES), None)
 
-    async def create(self, body: JSONObject) -> Connection:
+    async def create(self, body: JSONObject, headers: Mapping[str, str] | None = None) -> Connection:
         """POST a streamed response and keep what comes, until the end or until the connection breaks."""
-        return await self._keep_what_comes("POST", "/v1/responses", json={**body, "stream": True})
+        request = {"json": {**body, "stream": True}, "headers": headers}
+        return await self._keep_what_comes("POST", "/v1/responses", **request)
 
     async def read(self, deadline_s: float = 60.0) -> JSONObject:
         """Read, reconnecting after every end that is not the end, and give the terminal event.

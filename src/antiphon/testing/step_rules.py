@@ -106,7 +106,7 @@ def _check_in_doubt(history: ResponseHistory) -> Iterator[str]:
         if step.error.get("code") != "in_doubt":
             yield f"step {step.id} ({step.request['name']}) failed: {step.error}"
             continue
-        if step.effect != "once":
+        if step.effect == "pure" or (step.effect != "once" and history.status == "completed"):
             yield f"step {step.id} is in doubt, and its effect is {step.effect}"
         item = items.get(step.request["item_id"])
         if item is None or item["status"] != "failed" or IN_DOUBT not in str(item["error"]):
