@@ -4,9 +4,9 @@ import pytest
 
 from antiphon.domain.errors import ConfigurationError, ToolInvalidArgumentsError, ToolNotFoundError
 from antiphon.domain.tools import RequestContext, ToolCall, ToolResult, ToolSchema
+from antiphon.tools.dispatch import parse_arguments, text_of
 from antiphon.tools.function import FunctionToolExecutor
 from antiphon.tools.protocol import NoOpToolExecutor
-from antiphon.tools.dispatch import parse_arguments, text_of
 from antiphon.tools.registry import ToolRegistry
 from antiphon.tools.validation import ArgumentsValidator
 
