@@ -14,6 +14,7 @@ from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_conformance.story import Story, item
 
 SCANS = {
+    "runs_by_digest_lately": {"second"},  # as many as were asked for
     "history": {"chain"},  # what the recursion has found: as long as the conversation
     "items_by_id": {"json_each"},  # the ids asked for
     "count_rows": {"responses", "items", "steps", "events"},  # counting looks at everything, once in a while
@@ -50,6 +51,14 @@ def test_open_runs_are_found_by_their_own_index(connection):
     """Taking over looks at the runs that have not ended, however many have."""
     for name in ("take_over", "open_runs", "count_open_runs"):
         assert any("runs_open" in line for line in _plan(connection, SQL[name])), name
+
+
+def test_a_body_is_found_by_second_and_digest(connection):
+    """Both columns of the index are used: the second, and the beginning of the digest."""
+    plan = _plan(connection, SQL["runs_by_digest_lately"])
+    assert any("runs_by_digest (<expr>=? AND <expr>=?)" in line for line in plan), plan
+    plan = _plan(connection, SQL["newest_second"])
+    assert plan == ["SEARCH runs USING INDEX runs_by_digest"]
 
 
 def test_a_page_of_responses_is_sought_and_not_sorted(connection):

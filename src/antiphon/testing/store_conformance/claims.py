@@ -4,7 +4,7 @@ import asyncio
 
 from antiphon.domain.errors import ClaimLost, DuplicateStep, StepNotFoundError
 from antiphon.domain.steps import CreateStepInput, StepKind, StepState
-from antiphon.store.protocol import ResponseStepStore, Store, StoredRun
+from antiphon.store.protocol import Claim, ResponseStepStore, Store, StoredRun
 from antiphon.testing.store_conformance.expect import outcome_is, raises, same, true
 from antiphon.testing.store_conformance.story import Story, written
 
@@ -131,8 +131,14 @@ async def every_step_write_is_fenced(store: Store) -> None:
     pending = await fenced.create_step(_step(story, 0))
     processing = await fenced.create_step(_step(story, 1))
     await fenced.mark_step_processing(processing)
-    await store.seize(story.run_id, "other")
+    await store.seize(story.run_id, "worker")
     await _writes_nothing(store, story, fenced, pending, processing)
+    claim = (await _row(store, story)).claim
+    for stale in (
+        Claim(claim.run_id, claim.fence, "other"),
+        Claim(claim.run_id, claim.fence + 1, claim.owner),
+    ):
+        await _writes_nothing(store, story, store.under(stale), pending, processing)
     same([step.id for step in await fenced.list_chain(story.run_id)], [pending, processing], "reads go on")
 
 

@@ -70,6 +70,7 @@ async def a_hidden_turn_is_still_history(store: Store) -> None:
     wanted = tuple(item(f"{name}_{way}") for name in "abc" for way in ("in", "out"))
     for story in (second, first):
         true(await store.delete_response("default", story.response_id), "it is deleted")
+        true(not await store.delete_response("default", story.response_id), "a hidden response is unknown")
         same(await store.read_response("default", story.response_id), None, "the hidden response")
         same(await store.history("default", story.response_id), None, "its own history")
         same(await store.input_items("default", story.response_id), None, "its input")

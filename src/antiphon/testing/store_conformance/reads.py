@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from antiphon.store.protocol import Store, StoredItem
+from antiphon.store.protocol import Order, Store, StoredItem
 from antiphon.testing.store_conformance.expect import same, true
 from antiphon.testing.store_conformance.story import Story, everything_of, item, written
 
@@ -158,6 +158,24 @@ async def input_is_read_page_by_page(store: Store) -> None:
     same(await store.input_items("default", "resp_unknown"), None, "the input of an unknown response")
 
 
+async def input_with_one_id_twice_is_read_to_its_end(store: Store) -> None:
+    """When a client sends an item twice, reading page by page comes to an end and repeats no place."""
+    story = Story()
+    ids = ("a", "b", "a", "c", "a")
+    items = tuple(item(name, position) for position, name in enumerate(ids))
+    await written(store, story.admitted(input_items=items))
+    orders: tuple[Order, ...] = ("asc", "desc")
+    for order in orders:
+        found: list[StoredItem] = []
+        while len(found) <= len(items):
+            after = found[-1].item_id if found else None
+            page = await store.input_items("default", story.response_id, limit=1, after=after, order=order)
+            if page is None or not page.items:
+                break
+            found += page.items
+        true(found and len({one.position for one in found}) == len(found), "no place is read twice")
+
+
 async def a_body_is_found_again(store: Store) -> None:
     """`find_by_digest` gives the runs admitted with this body since that time, the newest first."""
     stories = [Story(at_s=n, digest="body") for n in range(4)]
@@ -169,6 +187,13 @@ async def a_body_is_found_again(store: Store) -> None:
     )
     same(found[0], await store.get_run(stories[3].run_id), "the run's row")
     same(await store.find_by_digest("default", "body", stories[3].created_at + 1), [], "the runs since later")
+    same(len(await store.find_by_digest("default", "body", 0)), 4, "the runs of all time")
+    same(
+        len(await store.find_by_digest("default", "body", stories[0].created_at + 0.5)),
+        3,
+        "half a second later",
+    )
+    same(await store.find_by_digest("default", "bod", 0), [], "the runs of another body")
 
 
 async def a_check_counts(store: Store) -> None:
