@@ -23,6 +23,7 @@ from antiphon.engine.journal import RunJournal
 from antiphon.engine.journal_sink import used_by
 from antiphon.engine.live import Channel
 from antiphon.engine.loop import run_response_loop
+from antiphon.engine.parts import FrozenTools
 from antiphon.engine.scopes import Scopes
 from antiphon.store.protocol import Claim
 
@@ -37,14 +38,14 @@ async def execute(request: ResponseRequest | Mapping[str, Any], ctx: ExecutionCo
     conversation = await rehydrate_conversation(request.previous_response_id, ctx)
     items = [item.data for item in (*conversation.history, *request.input)]
     check_pairs(items)
-    schemas = await ctx.tools.tools(ctx.request_context)
-    ours = {schema.name for schema in schemas}
-    declared = [tool for tool in request.tools if tool["type"] == "function" and tool["name"] not in ours]
+    declared = tuple(tool for tool in request.tools if tool["type"] == "function")
+    clients = {tool["name"] for tool in declared}
+    offered = await ctx.tools.tools(ctx.request_context)
     frozen = FrozenRequest(
         request=request,
         created_at=time.time(),
-        server_tools=tuple(schemas),
-        client_tools=tuple(declared),
+        server_tools=tuple(schema for schema in offered if schema.name not in clients),
+        client_tools=declared,
     )
     response_id = ctx.new_id("resp")
     journal = RunJournal(
@@ -60,7 +61,7 @@ async def execute(request: ResponseRequest | Mapping[str, Any], ctx: ExecutionCo
     )
     payload = await run_response_loop(
         journal,
-        ctx.tools,
+        FrozenTools(ctx.tools, frozen),
         ctx.request_context,
         ctx.inference,
         event_sink=None,

@@ -19,7 +19,7 @@ import msgspec
 
 from antiphon.core.assembly import Answer, Calling
 from antiphon.core.narration import Narrator
-from antiphon.domain.errors import NotFoundError
+from antiphon.domain.errors import InvalidRequestError
 from antiphon.domain.ids import attempt_stem
 from antiphon.domain.inference import Conversation, InferenceEvent, InferenceRequest, InferenceResult
 from antiphon.domain.responses import Response
@@ -32,13 +32,17 @@ from antiphon.tools.dispatch import dispatch_call
 async def rehydrate_conversation(previous_response_id: str | None, ctx: ExecutionContext) -> Conversation:
     """The history before a turn, in order, and the metadata of the turn before.
 
-    Raises `NotFoundError` for an id that the store does not know. Not durable by itself: it only reads.
+    Raises `InvalidRequestError` for an id that the store does not know. Not durable by itself: it only reads.
     """
     if previous_response_id is None:
         return Conversation()
     last = await ctx.store.get_response(previous_response_id)
     if last is None:
-        raise NotFoundError(f"Previous response with id '{previous_response_id}' not found.")
+        raise InvalidRequestError(
+            f"Previous response with id '{previous_response_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
     history = await ctx.store.rehydrate(previous_response_id)
     return Conversation(previous_response_id, tuple(history), last.metadata)
 
