@@ -4,9 +4,7 @@ The store is the one that the examples show (`examples/dict_store.py`): sixty li
 """
 
 import asyncio
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,21 +28,12 @@ from antiphon import (
     tool,
 )
 from antiphon.testing import FakeUpstream, FaultKind, ScriptedCall, Turn, answer_script, turns_script
+from examples_here import example
 from serving import judge, types
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = "run_1"
-
-
-def example(name):
-    """The module of this name among the examples."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 DictStore = example("dict_store").DictStore
 
