@@ -89,9 +89,10 @@ def begin(
             for position, item in enumerate(admitted.input_items)
         ),
     )
-    body = journal.body(outcome)
-    journal.narrator.response("response.created", body)
-    journal.narrator.response("response.queued" if place.waits else "response.in_progress", body)
+    if journal.narrator.listening:
+        body = journal.body(outcome)
+        journal.narrator.response("response.created", body)
+        journal.narrator.response("response.queued" if place.waits else "response.in_progress", body)
     if journal.writing == "ephemeral":
         run.note_admitted()
     elif place.waits and journal.writing == "durable":

@@ -23,7 +23,7 @@ class LiveStep:
     """One step: its place never changes, the rest moves along `LEGAL_MOVES`."""
 
     __slots__ = (
-        "attempt", "canceled_at", "completed_at", "created_at", "error", "failed_at", "id", "kind",
+        "_view", "attempt", "canceled_at", "completed_at", "created_at", "error", "failed_at", "id", "kind",
         "ordinal", "parent", "previous", "request", "response", "run_id", "sequence", "started_at", "state",
         "updated_at",
     )  # fmt: skip
@@ -51,6 +51,7 @@ class LiveStep:
         self.state = StepState.PENDING
         self.attempt = 0
         self.created_at = self.updated_at = now
+        self._view: ChainStep | None = None
         self.started_at: float | None = None
         self.completed_at: float | None = None
         self.failed_at: float | None = None
@@ -85,6 +86,7 @@ class LiveStep:
             raise StepAlreadyTerminal(f"Step {self.id} is {self.state} and stays so.")
         if to not in LEGAL_MOVES[self.state]:
             raise IllegalMoveError(f"Step {self.id} cannot move from {self.state} to {to}.")
+        self._view = None
         self.state = to
         self.updated_at = now
         match to:
@@ -98,6 +100,11 @@ class LiveStep:
 
     def view(self) -> ChainStep:
         """The step as the loop and the transition see it."""
+        if self._view is None:
+            self._view = self._make_view()
+        return self._view
+
+    def _make_view(self) -> ChainStep:
         return ChainStep(
             id=self.id,
             kind=self.kind,

@@ -171,14 +171,14 @@ class RunJournal(RetryingStore):
     async def complete_step(self, step_id: StepId, response: Any) -> None:
         """End a step with its result; it is durable with the next boundary."""
         step = self._open(step_id)
-        step.response = response
         self._end(step, StepState.COMPLETED)
+        step.response = response
 
     async def fail_step(self, step_id: StepId, error: Any) -> None:
         """End a step with its error; it is durable with the next boundary."""
         step = self._open(step_id)
-        step.error = error
         self._end(step, StepState.FAILED)
+        step.error = error
 
     async def retry_step(self, step_id: StepId) -> int:
         """Requeue a step whose attempt broke off, and strike what a model call had told."""
