@@ -145,7 +145,8 @@ class Answer:
         for call in self._calls.values():
             if call.item is None:
                 self._open_call(call)
-        last = max((index for index, _ in self._items), default=-1)
+        places = [index for index, _ in self._items] + [call.index for call in self._calls.values()]
+        last = max(places, default=-1)
         if self._open is not None:
             last = max(last, self._open.index)
             self._close_item(status if self._open.index == last else "completed")

@@ -166,14 +166,16 @@ def _texts(item: JSONObject) -> Iterable[str]:
 def check_pairs(items: Iterable[JSONObject]) -> None:
     """Every output has its call before it, and every call of the client has its output.
 
-    `items` is the whole context of the turn, in order.
+    A call that was cut off (`incomplete`) needs none: nobody can run half a call. `items` is the whole
+    context of the turn, in order.
     """
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for item in items:
         kind = item["type"]
         if kind in {"function_call", "custom_tool_call"}:
-            open_calls[item["call_id"]] = None
+            if item.get("status") != "incomplete":
+                open_calls[item["call_id"]] = None
             seen.add(item["call_id"])
         elif kind in OUTPUT_OF:
             call_id = item["call_id"]

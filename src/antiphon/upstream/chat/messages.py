@@ -9,7 +9,8 @@ no stem: calls that stand side by side are taken as one answer, with the text di
 An item with a stem never joins one without: a new turn's input could otherwise change the turn before.
 
 A chat server demands that the results of an assistant message's calls follow it directly. They are
-moved there, in the order in which they came, whatever stands between in the input.
+moved there, in the order in which they came, whatever stands between in the input. A call that was cut
+off (`incomplete`) and never answered is left out: half a call cannot be told.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +53,7 @@ def chat_messages(
 class _Answer:
     """One assistant message: text and calls of one model answer, and the results of its calls."""
 
-    __slots__ = ("calls", "has_text", "open_ids", "results", "settled_ids", "stem", "text")
+    __slots__ = ("calls", "cut_ids", "has_text", "open_ids", "results", "settled_ids", "stem", "text")
 
     def __init__(self, stem: str | None) -> None:
         self.stem = stem
@@ -60,6 +61,7 @@ class _Answer:
         self.text: ChatContent = ""
         self.calls: list[dict[str, Any]] = []
         self.results: list[ChatMessage] = []
+        self.cut_ids: set[str] = set()
         self.open_ids: set[str] = set()
         self.settled_ids: set[str] = set()
 
@@ -79,9 +81,13 @@ class _Answer:
         self.settled_ids.add(call_id)
 
     def messages(self) -> list[ChatMessage]:
+        unanswered = self.cut_ids - self.settled_ids
+        calls = [call for call in self.calls if call["id"] not in unanswered]
+        if not calls and not self.has_text:
+            return []
         message: ChatMessage = {"role": "assistant", "content": self.text if self.has_text else None}
-        if self.calls:
-            message["tool_calls"] = self.calls
+        if calls:
+            message["tool_calls"] = calls
         return [message, *self.results]
 
 
@@ -163,7 +169,10 @@ class _Rendering:
         name = item.get("name")
         if not isinstance(call_id, str) or not isinstance(name, str):
             raise InvalidRequestError("A function call needs a call_id and a name.", param="input")
-        self._calling(_stem(item)).add_call(call_id, name, arguments or "{}")
+        answer = self._calling(_stem(item))
+        answer.add_call(call_id, name, arguments or "{}")
+        if item.get("status") == "incomplete":
+            answer.cut_ids.add(call_id)
 
     def _add_mcp_call(self, item: Mapping[str, Any]) -> None:
         answer = self._calling(_stem(item))
