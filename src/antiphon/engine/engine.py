@@ -296,6 +296,7 @@ class Engine:
             after=after,
             inline_resets=arrival.inline_resets,
             logged=run is None or run.frozen.request.store,
+            stopping=lambda: self._stopping,
         )
 
     async def find(self, response_id: str, project: str = DEFAULT_PROJECT) -> StoredResponse:

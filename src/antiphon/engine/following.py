@@ -9,7 +9,7 @@ cursor and reads on, the torn part being behind it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -46,11 +46,13 @@ class Follower:
         after: int,
         inline_resets: bool = False,
         logged: bool = True,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._project = project
         self._response_id = response_id
         self._logged = logged
+        self._stopping = stopping
         self._channel = channel
         self._subscription: Subscription | None = channel.subscribe() if channel else None
         self._cursor = after
@@ -93,6 +95,8 @@ class Follower:
 
     async def _wait_for_the_log(self) -> None:
         """Nobody drives the response here: its log is all there is, as long as it is there."""
+        if self._stopping():
+            raise StreamCutError("The server stops; resume with the cursor.")
         stored = await self._store.read_response(self._project, self._response_id)
         if stored is None:
             raise StreamCutError("The response was deleted.")
