@@ -22,9 +22,7 @@ import msgspec
 READY_WITHIN_S = 30.0
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(
-    ["__main__", "antiphon.server", "antiphon.testing.effect_ledger", "aiohttp", "uvicorn"]
-)
+_forks.set_forkserver_preload(["__main__", "antiphon.cli.process", "antiphon.testing.effect_ledger"])
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +125,12 @@ async def _serve(listener: socket.socket, options: Options, ready: Connection) -
     import uvicorn
 
     from antiphon import Durability, Engine, ServerOptions, create_app
+    from antiphon.cli.logs import configure_logs
+    from antiphon.cli.settings import LogSettings
     from antiphon.testing.crash_points import arm_from_environment
     from antiphon.tools.function import tool_of
 
+    configure_logs(LogSettings())
     arm_from_environment()
     found = vars(import_module(options.tools)).values()
     engine = Engine(

@@ -1,4 +1,4 @@
-"""Three tools, one of each effect, for servers that are killed.
+"""Three tools, one of each effect, for servers that are killed; and one that kills.
 
 Each call is on disk in the ledger with its key before it does anything, and again when it is done. How
 long it takes follows from its arguments: 50 to 300 ms, times `CRASH_TOOL_PACE`.
@@ -6,6 +6,7 @@ long it takes follows from its arguments: 50 to 300 ms, times `CRASH_TOOL_PACE`.
 
 import asyncio
 import os
+import signal
 import zlib
 
 from antiphon import tool
@@ -43,3 +44,14 @@ async def put(ctx: ToolContext, run: str, turn: int, index: int) -> dict[str, ob
 async def pay(ctx: ToolContext, run: str, turn: int, index: int) -> dict[str, object]:
     """Pay. Paying twice costs twice."""
     return await _act(ctx, run, turn, index)
+
+
+@tool(effect="pure")
+async def poison(ctx: ToolContext, run: str, turn: int, index: int) -> str:
+    """Kill the server, every time."""
+    arguments = {"run": run, "turn": turn, "index": index}
+    EffectLedger(os.environ[LEDGER_VARIABLE]).record(
+        tool="poison", key=ctx.idempotency_key, arguments=arguments
+    )
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "not reached"

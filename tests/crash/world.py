@@ -83,6 +83,20 @@ class World:
         assert status == 200, response
         return str(response["id"])
 
+    def reading(self, reader: RecordingReader) -> "asyncio.Task[JSONObject]":
+        """The reader reads to the end, beside whatever else happens."""
+        return asyncio.create_task(reader.read(WITHIN_S))
+
+    async def hears_keepalives(self, response_id: str, *, after: int, count: int = 3) -> None:
+        """Wait until a reader was sent comments, and nothing else."""
+        query = {"stream": "true", "starting_after": str(after)}
+        path = f"{self.server.url}/v1/responses/{response_id}"
+        async with asyncio.timeout(WITHIN_S), self._session.get(path, params=query) as answer:
+            heard = b""
+            while heard.count(b": keepalive\n\n") < count:
+                heard += await answer.content.readany()
+            assert heard.replace(b": keepalive\n\n", b"") == b""
+
     # --- deaths --------------------------------------------------------------------------------
 
     def arming(self, point: str) -> tuple[dict[str, str], Path]:
