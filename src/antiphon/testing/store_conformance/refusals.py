@@ -1,10 +1,12 @@
 """Checks of what can never be written: refused alone, whole, and the run may go on."""
 
+from itertools import product
+
 import msgspec
 
 from antiphon.domain.errors import StoreRefusedError
 from antiphon.domain.steps import StepKind, StepState
-from antiphon.store.protocol import Commit, EventWindow, ResponseUpdate, Store
+from antiphon.store.protocol import Commit, EventWindow, ResponseUpdate, RunState, Store
 from antiphon.testing.store_conformance.expect import outcome_is, same
 from antiphon.testing.store_conformance.story import Story, everything_of, item, written
 
@@ -118,17 +120,21 @@ async def sequence_numbers_are_used_once(store: Store) -> None:
     step_id = story.step(0).id
     await written(store, story.admitted(windows=(story.window(5, step_id),)))
     await written(store, story.then(struck_steps=(step_id,)))
-    for windows, next_number, why in (
-        ((EventWindow(4, 5, None, b"e"),), 6, "a number that was used"),
-        ((EventWindow(0, 0, None, b"e"),), 6, "a number that was struck"),
-        ((EventWindow(5, 7, None, b"e"), EventWindow(7, 8, None, b"e")), 9, "windows that overlap"),
-        ((EventWindow(8, 9, None, b"e"), EventWindow(5, 6, None, b"e")), 10, "windows that fall"),
-        ((EventWindow(6, 5, None, b"e"),), 9, "a window that ends before it begins"),
-        ((EventWindow(5, 7, None, b"e"),), 7, "a window beyond the next number"),
-    ):
-        for state in (None, "running"):
-            commit = story.then(windows=windows, next_sequence_number=next_number, run_state=state)
-            await _refuses(store, story, commit, why)
+    wrong: tuple[tuple[tuple[tuple[int, int], ...], int, str], ...] = (
+        (((-1, 1),), 2, "a number that was used"),
+        (((-5, -5),), 2, "a number that was struck"),
+        (((0, 2), (2, 3)), 4, "windows that overlap"),
+        (((3, 4), (0, 1)), 5, "windows that fall"),
+        (((1, 0),), 4, "a window that ends before it begins"),
+        (((0, 2),), 2, "a window beyond the next number"),
+    )
+    states: tuple[RunState | None, ...] = (None, "running")
+    for (places, after, why), state in product(wrong, states):
+        run = await store.get_run(story.run_id)
+        used = run.next_sequence_number if run is not None else 0
+        windows = tuple(EventWindow(used + first, used + last, None, b"e") for first, last in places)
+        commit = story.then(windows=windows, next_sequence_number=used + after, run_state=state)
+        await _refuses(store, story, commit, why)
 
 
 async def only_an_ended_response_has_output(store: Store) -> None:
