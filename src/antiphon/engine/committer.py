@@ -8,7 +8,7 @@ Urgent entries (somebody waits for them) go as soon as the writer is free. Other
 most one window; when nothing has been written for a window they go at once.
 
 When the store cannot write at all (full, locked, gone), work pauses: runs keep their entries and the group
-is tried again; admissions, which nobody has been told of, are refused at once.
+is tried again, with whoever came meanwhile; admissions, which nobody has been told of, are refused.
 """
 
 import asyncio
@@ -112,6 +112,7 @@ class Committer:
                     return
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                group += self._newcomers(group)
                 continue
             except Exception as error:  # a defect in a store must not stop everybody's writer
                 log.exception("commit_failed", runs=len(group))
@@ -128,6 +129,14 @@ class Committer:
             for (entrant, commit), outcome in zip(group, outcomes, strict=True):
                 entrant.settle(commit, outcome)
             return
+
+    def _newcomers(self, group: list[tuple[Entrant, Commit]]) -> list[tuple[Entrant, Commit]]:
+        """Who came while the group could not be written: an admission among them must hear of that too."""
+        tried = {entrant for entrant, _ in group}
+        came = [entrant for entrant in self._waiting if entrant not in tried]
+        for entrant in came:
+            del self._waiting[entrant]
+        return [(entrant, commit) for entrant in came if (commit := entrant.take()) is not None]
 
     def _note_unavailable(self, now: float, error: StoreUnavailableError) -> None:
         if self.unavailable_since is None:
