@@ -6,7 +6,7 @@ within the process (a cancellation), journal and task are replaced; channel, rea
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -106,15 +106,17 @@ class ActiveRun:
 
     def start(self, journal: RunJournal, context: RequestContext | None, *, starts_queued: bool) -> None:
         """Begin to drive the run from where its chain stands."""
-        self._journal = journal
-        self._task = asyncio.create_task(
-            self._drive(journal, context, starts_queued=starts_queued), name=self.run_id
-        )
+        self._begin(journal, self._drive(journal, context, starts_queued=starts_queued))
 
     def end_now(self, journal: RunJournal, ending: Ending) -> None:
         """End the run without driving it further, under a claim of its own."""
+        self._begin(journal, self._end(journal, ending))
+
+    def _begin(self, journal: RunJournal, work: Coroutine[None, None, None]) -> None:
+        # A callback, not a `finally` in the work: a task that is cancelled before its first line runs none.
         self._journal = journal
-        self._task = asyncio.create_task(self._end(journal, ending), name=self.run_id)
+        self._task = asyncio.create_task(work, name=self.run_id)
+        self._task.add_done_callback(lambda _: self._leave(journal))
 
     async def _drive(
         self, journal: RunJournal, context: RequestContext | None, *, starts_queued: bool
@@ -147,16 +149,12 @@ class ActiveRun:
         except Exception as error:
             log.exception("run_failed", response_id=self.response_id)
             await self._end(journal, _failed("server_error", f"The server failed: {type(error).__name__}."))
-        finally:
-            self._leave(journal)
 
     async def _end(self, journal: RunJournal, ending: Ending) -> None:
         try:
             await self._sink(journal, starts_queued=False).end(ending)
         except StoreError as error:
             self._lost(journal, error)
-        finally:
-            self._leave(journal)
 
     def _sink(self, journal: RunJournal, *, starts_queued: bool) -> JournalSink:
         return JournalSink(
