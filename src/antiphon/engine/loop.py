@@ -31,7 +31,9 @@ from antiphon.domain.errors import (
     LoopInterruptedError,
     LoopStoreError,
     MaxIterationsExceededError,
+    RequestError,
     StoreError,
+    ToolNotFoundError,
 )
 from antiphon.domain.ids import attempt_stem
 from antiphon.domain.inference import InferenceRequest
@@ -139,6 +141,7 @@ class _Loop:
         self._request_id = request_id
         self._config = config
         self._tool_places = asyncio.Semaphore(config.parallel_tools)
+        self._tools_of: dict[StepId, frozenset[str]] = {}
 
     async def drive(self, scope: StepId | None, depth: int) -> Any:
         """Drive one scope to its end."""
@@ -231,6 +234,9 @@ class _Loop:
             await self._kept(self._store.mark_step_processing(step_id))
             try:
                 await self._one_answer(step_id, request, top=top)
+            except RequestError as error:  # it holds what no model server can be asked
+                await self._kept(self._store.fail_step(step_id, error_payload(error)))
+                return
             except InferenceError as error:
                 again = error.torn and error.retryable and tries < self._config.model_attempts
                 if not again or self._retrying is None or not self._retrying.may_retry(step_id):
@@ -269,7 +275,11 @@ class _Loop:
     ) -> None:
         schema = self._schemas.get(payload["name"])
         result: ToolResult
-        if schema is not None and schema.kind is ToolKind.AGENT:
+        if scope in self._tools_of and payload["name"] not in self._tools_of[scope]:
+            missing = ToolNotFoundError(payload["name"])
+            result = ToolResult(payload["call_id"], str(missing), failed=True, error_code=missing.code)
+        elif schema is not None and schema.kind is ToolKind.AGENT:
+            self._tools_of[step_id] = frozenset((schema.agent or {}).get("tools") or ())
             result = await self._agent_call(step_id, payload, depth)
         else:
             effect = schema.effect if schema else ToolEffect.ONCE
@@ -335,12 +345,17 @@ class _Loop:
             return ToolResult(call_id, message, failed=True, error_code="max_depth_exceeded")
         await self._kept(self._store.mark_step_processing(step_id))
         try:
-            await self.drive(step_id, depth + 1)
+            ending = _ending_of(await self.drive(step_id, depth + 1))
         except (LoopFailedError, MaxIterationsExceededError, EmptyActionError) as error:
             return ToolResult(call_id, f"The agent failed: {error}", failed=True, error_code=error.code)
         chain = await self._kept(self._store.list_chain(self._request_id, step_id))
         last = [s for s in chain if s.kind is StepKind.MODEL_CALL and s.state is StepState.COMPLETED][-1:]
-        return ToolResult(call_id, text_of([i for s in last for i in s.response_payload["output"]]))
+        text = text_of([i for s in last for i in s.response_payload["output"]])
+        if ending.status == "completed":
+            return ToolResult(call_id, text)
+        reason = str((ending.incomplete_details or {}).get("reason", ending.status))
+        message = f"The agent did not finish ({reason}). {text}".rstrip()
+        return ToolResult(call_id, message, failed=True, error_code=reason)
 
     async def _kept(self, work: Awaitable[T]) -> T:
         """Await the store; whatever it raises ends the loop as `LoopError.Store`."""
