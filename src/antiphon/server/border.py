@@ -63,7 +63,8 @@ class Border:
             await send_answer(send_with_id, answer_to(Error(message)))
 
     def _check_key(self, scope: Scope) -> None:
-        if not self._digests or scope["path"] in OPEN_PATHS:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # mounted under a prefix, or not
+        if not self._digests or path in OPEN_PATHS:
             return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
