@@ -323,7 +323,8 @@ class Agents:
         self.executed = []
 
     async def tools(self, ctx):
-        return [ToolSchema(name=name, kind=ToolKind.AGENT, agent={"model": "inner"}) for name in self.names]
+        inside = {"model": "inner", "tools": self.names}
+        return [ToolSchema(name=name, kind=ToolKind.AGENT, agent=inside) for name in self.names]
 
     async def execute(self, tool_name, tool_call_id, arguments, ctx):
         self.executed.append(tool_name)
