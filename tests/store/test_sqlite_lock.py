@@ -71,3 +71,34 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path):
             await SqliteStore(tmp_path / "store.db").open()
     finally:
         tmp_path.chmod(0o700)
+
+
+LOCKS_WITHOUT_ROOM = """
+import resource, sys
+from pathlib import Path
+from antiphon.domain.errors import ConfigurationError
+from antiphon.store.sqlite.lock import FileLock
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+lock = FileLock(Path(sys.argv[1]))
+lock.acquire()
+try:
+    FileLock(Path(sys.argv[1])).acquire()
+except ConfigurationError as refused:
+    print(refused)
+lock.release()
+"""
+
+
+def test_a_full_disk_does_not_stop_the_lock(tmp_path):
+    """Where the holder's process id cannot be written the lock holds all the same."""
+    pytest.importorskip("resource", reason="file size limits are a thing of POSIX")
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKS_WITHOUT_ROOM, str(tmp_path / "store.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is in use by process unknown" in done.stdout

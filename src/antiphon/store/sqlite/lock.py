@@ -52,9 +52,10 @@ class FileLock:
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise self._refusal(error, holder) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
         self._descriptor = descriptor
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, only its holder's name is missing
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
 
     def release(self) -> None:
         """Give the lock up, if it is held."""
