@@ -10,6 +10,7 @@ the reader takes does not count as the server's silence.
 """
 
 import asyncio
+import io
 import time
 from typing import Literal
 
@@ -30,6 +31,8 @@ from antiphon.upstream.chat.failures import refusal
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
+# aiohttp writes bytes in one go and warns of it; of a file it sends piece by piece.
+_LARGE_BYTES = 512 * 1024
 # After its finish reason a server owes only the usage and `[DONE]`; some forget to hang up.
 _SETTLE_S = 5.0
 # How long to wait for the end of the body after `[DONE]`, to keep the connection for the next call.
@@ -145,7 +148,7 @@ class Exchange:
                 return await self._session.request(
                     method,
                     url,
-                    data=body,
+                    data=body if body is None or len(body) < _LARGE_BYTES else io.BytesIO(body),
                     headers=headers,
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_s),
