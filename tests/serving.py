@@ -8,6 +8,7 @@ published schemas, nothing skipped.
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import socket
@@ -129,7 +130,10 @@ class Serving:
         return await self.ask("GET", path, **request)
 
     async def post(self, body: Any, path: str = "/v1/responses", **request: Any) -> Answer:
-        return await self.ask("POST", path, json=body, **request)
+        headers = {"Content-Type": "application/json", **request.pop("headers", {})}
+        return await self.ask(
+            "POST", path, data=io.BytesIO(json.dumps(body).encode()), headers=headers, **request
+        )
 
     async def create(self, body: JSONObject, **request: Any) -> JSONObject:
         """A response that was made without a fault, judged."""

@@ -118,6 +118,13 @@ def _check_part(part: Any, path: str) -> None:
     kind = part["type"]
     if kind in {"input_text", "output_text", "text"} and not isinstance(part.get("text"), str):
         raise InvalidRequestError(f"A part of type {kind} needs 'text', a string.", param=f"{path}.text")
+    if kind == "input_image" and not part.get("image_url"):
+        raise InvalidRequestError(
+            "A part of type input_image needs 'image_url': stored files cannot be shown to a model here.",
+            param=f"{path}.image_url",
+            code="unsupported_content",
+            hint="Send the image as an https or data URL.",
+        )
     _check_size(part.get("image_url"), MAX_IMAGE_URL_BYTES, f"{path}.image_url", "image_too_large")
     _check_size(part.get("file_data"), MAX_FILE_BYTES, f"{path}.file_data", "file_too_large")
 

@@ -16,7 +16,8 @@ from antiphon.domain.requests import ResponseRequest
 NewId = Callable[[str], str]
 
 MAX_METADATA_PAIRS = 16
-FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+MOST = 2**31
+FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}\Z"
 
 _Name = Annotated[str, msgspec.Meta(pattern=FUNCTION_NAME)]
 _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -39,8 +40,8 @@ class _Wire(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    max_output_tokens: Annotated[int, msgspec.Meta(ge=16)] | None = None
-    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=16, le=MOST)] | None = None
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
     metadata: dict[_Key, _ShortText] | None = None
     include: list[str] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None

@@ -139,15 +139,21 @@ class KeyReusedError(RequestError):
 
 
 class RateLimitError(RequestError):
-    """Too much work is running and waiting; come back after `retry_after_s` seconds."""
+    """Too much work is running and waiting; come back after `retry_after_s` seconds.
+
+    `limit` is how many requests may be at work at once.
+    """
 
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
     http_status = 429
 
-    def __init__(self, message: str = "", *, retry_after_s: float = 1.0, **kwargs: Any) -> None:
+    def __init__(
+        self, message: str = "", *, retry_after_s: float = 1.0, limit: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(message, **kwargs)
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
 
 class ServerStoppingError(Error):

@@ -322,6 +322,17 @@ class Engine:
         chain = RunChain(await self.store.list_steps(stored.run_id))
         return with_output(stored.envelope, msgspec.json.encode(output_of(chain.scope(None))))
 
+    async def failure_of(self, stored: StoredResponse) -> dict[str, Any] | None:
+        """The error that a failed response ended with, as its step tells it: with its HTTP status."""
+        if stored.status != "failed":
+            return None
+        told: dict[str, Any] = msgspec.json.decode(stored.envelope)["error"]
+        for row in reversed(await self.store.list_steps(stored.run_id)):
+            error = None if row.error is None else msgspec.json.decode(row.error)
+            if error is not None and error.get("code") == told["code"]:
+                return {**error, **told}
+        return told
+
     async def cancel(self, response_id: str, project: str = DEFAULT_PROJECT) -> bytes:
         """Cancel a response and give it as it then stands. Idempotent; the first terminal commit wins."""
         stored = await self.find(response_id, project)

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from antiphon.domain.requests import Arrival
 from antiphon.engine.active import ActiveRun, Connection, Finished
 from antiphon.engine.following import Follower, replay_of
@@ -47,8 +45,7 @@ class ResponseHandle:
             return await asyncio.shield(self._run.finished)
         stored = await self._engine.find(self.response_id, self._arrival.project)
         body = await self._engine.body_of(stored)
-        error = msgspec.json.decode(body)["error"] if stored.status == "failed" else None
-        return Finished(stored.status, body, error)
+        return Finished(stored.status, body, await self._engine.failure_of(stored))
 
     async def snapshot(self) -> bytes:
         """The response as it stands, as JSON."""

@@ -43,11 +43,13 @@ class Workload:
 
     def admit(self) -> Place:
         """A place for a new response; `RateLimitError` when all are taken."""
-        if len(self.places) >= self._limits.running + self._limits.waiting:
+        most = self._limits.running + self._limits.waiting
+        if len(self.places) >= most:
             metrics.REJECTED.inc()
             raise RateLimitError(
                 f"{self._limits.running} responses are running and {self._limits.waiting} are waiting.",
                 retry_after_s=RETRY_AFTER_S,
+                limit=most,
                 hint="Come back after the time in Retry-After.",
             )
         return self.adopt()

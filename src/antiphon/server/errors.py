@@ -36,7 +36,10 @@ def answer_to(error: Error, *, admitted: bool = False) -> Answer:
     retry_after_s = error.retry_after_s if isinstance(error, RateLimitError | InferenceError) else None
     message = f"{error} {error.hint}" if error.hint else str(error)
     payload = {"message": message, "type": error.type, "param": error.param, "code": error.code}
-    return _answer(error.http_status, payload, retry_after_s=retry_after_s, admitted=admitted)
+    answer = _answer(error.http_status, payload, retry_after_s=retry_after_s, admitted=admitted)
+    if isinstance(error, RateLimitError) and error.limit is not None:
+        return Answer(answer.status, answer.body, (*answer.headers, *_rate_limit(error, error.limit)))
+    return answer
 
 
 def answer_to_failure(failure: Mapping[str, Any]) -> Answer:
@@ -50,6 +53,14 @@ def answer_to_failure(failure: Mapping[str, Any]) -> Answer:
         "code": code,
     }
     return _answer(status, payload, retry_after_s=failure.get("retry_after_s"), admitted=True)
+
+
+def _rate_limit(error: RateLimitError, limit: int) -> tuple[tuple[bytes, bytes], ...]:
+    return (
+        (b"x-ratelimit-limit-requests", str(limit).encode()),
+        (b"x-ratelimit-remaining-requests", b"0"),
+        (b"x-ratelimit-reset-requests", f"{error.retry_after_s:g}s".encode()),
+    )
 
 
 def _answer(

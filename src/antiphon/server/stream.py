@@ -32,6 +32,8 @@ class EventStream:
         self._handle = handle
         self._after = after
         self._keepalive_s = keepalive_s
+        self._whole = False
+        self._left_early = False
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the terminal event, or until the client is gone."""
@@ -39,13 +41,15 @@ class EventStream:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         frames = self._handle.frames(self._after)
         sending = asyncio.create_task(self._send_all(frames, send))
-        watching = asyncio.create_task(_until_gone(receive))
+        watching = asyncio.create_task(self._until_gone(receive))
         metrics.READERS.inc()
         try:
             with self._handle.reading() as connection:
                 await asyncio.wait({sending, watching}, return_when=asyncio.FIRST_COMPLETED)
                 connection.closed_by_us = sending.done()
                 await _end(sending)
+                if self._whole and not self._left_early:
+                    self._handle.delivered()
         finally:
             metrics.READERS.dec()
             await _end(watching)
@@ -60,7 +64,13 @@ class EventStream:
                     await send({"type": "http.response.body", "body": several, "more_body": True})
             except StreamCutError:
                 return  # the answer stays unfinished: the server closes the connection
+        self._whole = True  # before the last write: after it the server reports every client as gone
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._left_early = not self._whole
 
 
 class _Keepalive:
@@ -98,11 +108,6 @@ class _Keepalive:
     async def _comment(self) -> None:
         self.postpone()
         await self._send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _end(task: "asyncio.Task[None]") -> None:
