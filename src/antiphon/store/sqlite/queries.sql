@@ -249,11 +249,12 @@ ORDER BY +responses.created_at, +responses.response_id
 LIMIT :limit
 
 -- name: history
--- From the last turn back to the first by the index of ids, then each turn's items by their primary key:
--- what is visited is what is returned. A deleted turn is still what its descendants were told.
+-- Of a response that is visible: from the last turn back to the first by the index of ids, then each turn's
+-- items by their primary key. What is visited is what is returned. A deleted turn is still what its
+-- descendants were told.
 WITH RECURSIVE chain (number, response_id, previous_response_id, depth) AS (
     SELECT number, response_id, previous_response_id, 0
-    FROM responses WHERE response_id = :response_id AND project = :project AND NOT deleted
+    FROM responses WHERE response_id = :response_id
     UNION ALL
     SELECT parent.number, parent.response_id, parent.previous_response_id, chain.depth + 1
     FROM chain CROSS JOIN responses AS parent ON parent.response_id = chain.previous_response_id

@@ -4,7 +4,7 @@ import asyncio
 
 from antiphon.domain.errors import ClaimLost, DuplicateStep, StepNotFoundError
 from antiphon.domain.steps import CreateStepInput, StepKind, StepState
-from antiphon.store.protocol import Claim, ResponseStepStore, Store, StoredRun
+from antiphon.store.protocol import Claim, ResponseStepStore, RunState, Store, StoredRun
 from antiphon.testing.store_conformance.expect import outcome_is, raises, same, true
 from antiphon.testing.store_conformance.story import Story, written
 
@@ -35,14 +35,17 @@ async def takeovers_are_counted(store: Store) -> None:
     await _own(store, story)
     await written(store, story.then())
     same(await _count(store, story), 2, "the count after a commit without progress")
-    await written(store, story.then(progressed=True))
-    same(await _count(store, story), 0, "the count after progress")
-    same(await _taken(store, "c"), 1, "the count after the next takeover")
-    await _own(store, story)
-    await written(store, story.then(released=True))
-    run = await store.get_run(story.run_id)
-    same(run and run.owner, None, "the owner of a run that was handed back")
-    same(await _taken(store, "d"), 1, "the count after a hand-back")
+    states: tuple[RunState | None, ...] = (None, "running")
+    for state in states:
+        await written(store, story.then(progressed=True, run_state=state))
+        same(await _count(store, story), 0, "the count after progress")
+        same(await _taken(store, "c"), 1, "the count after the next takeover")
+        await _own(store, story)
+        await written(store, story.then(released=True, run_state=state))
+        run = await store.get_run(story.run_id)
+        same(run and run.owner, None, "the owner of a run that was handed back")
+        same(await _taken(store, "d"), 1, "the count after a hand-back")
+        await _own(store, story)
 
 
 async def a_released_claim_is_over(store: Store) -> None:

@@ -80,8 +80,9 @@ async def a_hidden_turn_is_still_history(store: Store) -> None:
         same(told and told.items, wanted, "the history of the last turn")
     listed = await store.list_responses("default")
     same([row.response_id for row in listed.responses], [third.response_id], "the list")
-    found = await store.find_by_digest("default", "digest", 0)
-    same([run.run_id for run in found], [third.run_id], "the runs by digest")
+    for since in (0, first.created_at):
+        found = await store.find_by_digest("default", "digest", since)
+        same([run.run_id for run in found], [third.run_id], "the runs by digest")
 
 
 async def the_last_descendant_takes_all_with_it(store: Store) -> None:

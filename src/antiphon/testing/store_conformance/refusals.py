@@ -45,6 +45,8 @@ async def a_step_of_another_run_is_refused(store: Store) -> None:
     await _refuses(store, story, story.then(new_steps=(other.step(1),)), "a new step")
     changed = other.step(0, StepState.PROCESSING)
     await _refuses(store, story, story.then(changed_steps=(changed,)), "a changed step")
+    claimed = msgspec.structs.replace(changed, request_id=story.run_id)
+    await _refuses(store, story, story.then(changed_steps=(claimed,)), "a changed step under another's id")
     same(await store.list_steps(other.run_id), [other.step(0)], "the other run's steps")
 
 

@@ -76,6 +76,17 @@ async def a_conversation_is_rehydrated_in_order(store: ResponseStore) -> None:
     true(head and head.previous_response_id, "a turn knows the one before")
 
 
+async def what_came_later_is_no_history(store: ResponseStore) -> None:
+    """A response that names itself, or one that was written after it, has the history it had at first."""
+    alone, early, late = _response("alone"), _response("early", 1), _response("late", 2)
+    await store.persist(alone, previous_response_id=alone.id)
+    await store.persist(early, previous_response_id=late.id)
+    await store.persist(late, previous_response_id=early.id)
+    for response, names in ((alone, ("alone",)), (early, ("early",)), (late, ("early", "late"))):
+        wanted = [f"msg_{name}_{way}" for name in names for way in ("in", "out")]
+        same([item.id for item in await store.rehydrate(response.id)], wanted, "the history")
+
+
 async def only_an_ended_response_is_persisted(store: ResponseStore) -> None:
     """A response that has not ended, or whose id is taken, is refused, and the first stays."""
     running = _response("running", status="in_progress")
