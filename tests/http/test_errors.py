@@ -527,12 +527,15 @@ async def test_more_than_may_wait_is_told_when_to_come_back(store):
             assert answer.headers["x-ratelimit-limit-requests"] == "3"
             assert answer.headers.get("x-should-retry") != "false", "nothing was admitted: a retry is right"
         assert (await s.get(f"/v1/responses/{first['id']}")).json["status"] == "queued"
+        assert "antiphon_responses_waiting 2.0" in (await s.get("/metrics")).raw.decode()
         s.upstream.release()
         events = await asyncio.wait_for(second, 10)
         assert types(events)[:3] == ["response.created", "response.queued", "response.in_progress"]
         assert events[1]["response"]["status"] == "queued"
         replayed = await s.replay(first["id"])
         assert types(replayed)[:3] == ["response.created", "response.queued", "response.in_progress"]
+        await s.until_status(first["id"], "completed")
+        assert "antiphon_responses_waiting 0.0" in (await s.get("/metrics")).raw.decode()
         assert (await s.create({"input": "room again"}))["status"] == "completed"
         await assert_nothing_hangs(s)
     prompts = [request.body["messages"][-1]["content"] for request in s.upstream.requests]

@@ -31,6 +31,7 @@ class Place:
             self._workload.running.release()
             metrics.RUNNING.dec()
         self._workload.places.discard(self)
+        self._workload.note_waiting()
 
 
 class Workload:
@@ -58,5 +59,9 @@ class Workload:
         """A place for work that was admitted before: never refused."""
         place = Place(self, waits=len(self.places) >= self._limits.running)
         self.places.add(place)
-        metrics.WAITING.set(max(0, len(self.places) - self._limits.running))
+        self.note_waiting()
         return place
+
+    def note_waiting(self) -> None:
+        """Show how many wait."""
+        metrics.WAITING.set(max(0, len(self.places) - self._limits.running))
