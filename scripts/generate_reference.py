@@ -1,9 +1,10 @@
-"""Write docs/configuration.md from the configuration's schema, or check that it is current.
+"""Write docs/configuration.md and docs/python-api.md from the code, or check that they are current.
 
     python scripts/generate_reference.py          # write
-    python scripts/generate_reference.py --check  # exit 1 when it is stale
+    python scripts/generate_reference.py --check  # exit 1 when one is stale
 
-The prose around the tables is here; keys, defaults and descriptions are the schema's own.
+For the configuration the prose around the tables is here; keys, defaults and descriptions are the
+schema's own. The Python API is in `python_reference`.
 """
 
 import sys
@@ -14,11 +15,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from python_reference import python_reference
 
 from antiphon.cli.quantities import format_duration, format_size, parse_duration, parse_size
 from antiphon.cli.settings import Settings
 
-TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 EXAMPLE = """\
 upstreams:
@@ -226,14 +228,18 @@ def _default(field: FieldInfo) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare."""
-    text = reference()
-    if "--check" in sys.argv[1:]:
-        if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{TARGET} is stale: run python scripts/generate_reference.py", file=sys.stderr)
+    """Write the pages, or compare."""
+    stale = []
+    for name, page in (("configuration.md", reference), ("python-api.md", python_reference)):
+        target, text = DOCS / name, page()
+        if target.exists() and target.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(str(target))
+        if "--check" not in sys.argv[1:]:
+            target.write_text(text, encoding="utf-8")
+    if stale and "--check" in sys.argv[1:]:
+        print(f"{', '.join(stale)}: stale; run python scripts/generate_reference.py", file=sys.stderr)
         return 1
-    TARGET.write_text(text, encoding="utf-8")
     return 0
 
 
