@@ -47,7 +47,11 @@ def main() -> int:
 async def _torture(directory: Path, goal: Goal, seed: int) -> Tally:
     script = loop_script(model_calls=6, tools=THREE_EFFECTS, per_turn=3)
     async with served_world(directory, script, pace_s=0.01, tool_pace=1.0) as world:
-        return await kill_at_random(world, goal, seed=seed, told=_show)
+        tally = await kill_at_random(world, goal, seed=seed, told=_show)
+    log = (directory / "server.log").read_text()
+    complaints = [line for line in log.splitlines() if "Traceback" in line or '"level": "error"' in line]
+    tally.violations += [f"the server's log: {line}" for line in complaints]
+    return tally
 
 
 def _show(tally: Tally) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 60.0
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["__main__", "antiphon.cli.process", "antiphon.testing.effect_ledger"])

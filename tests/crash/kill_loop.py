@@ -1,12 +1,13 @@
 """Killing at random moments, and counting what was hit.
 
-Fresh background responses are started, each with a reader that reconnects; the server is killed and started
-again until they have all ended. A kill counts by what the journal shows in flight right after it: a kill
+Fresh responses are started, in the background and streamed in turns, each with a reader that reconnects;
+the server is killed and started again until they have all ended. A kill counts by what the journal shows in flight right after it: a kill
 that hit nothing proves nothing.
 """
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,8 @@ from antiphon.testing.snapshots import Snapshot
 from crash.world import World
 
 _ENDS_WITHIN_S = 300.0
+
+_in_the_background = itertools.cycle((True, False))
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +82,16 @@ async def kill_at_random(
 
 
 class _Run:
-    def __init__(self, tag: str, response_id: str, reader: RecordingReader) -> None:
+    """One response, and whoever reads it from the first event to the last."""
+
+    def __init__(self, tag: str, reader: RecordingReader, *, background: bool) -> None:
         self.tag = tag
-        self.response_id = response_id
         self.reader = reader
-        self.reading = asyncio.create_task(reader.read(_ENDS_WITHIN_S))
+        self.reading = asyncio.create_task(self._read(background=background))
+
+    async def _read(self, *, background: bool) -> None:
+        await self.reader.create({"model": "fake", "input": self.tag, "background": background})
+        await self.reader.read(_ENDS_WITHIN_S)
 
 
 @contextlib.asynccontextmanager
@@ -91,11 +99,10 @@ async def _responses(world: World, count: int) -> AsyncIterator[list[_Run]]:
     async with contextlib.AsyncExitStack() as stack:
         runs = []
         for _ in range(count):
-            tag = world.tag()
-            response_id = await world.begin(tag)
-            reader = await stack.enter_async_context(world.reader(response_id))
-            runs.append(_Run(tag, response_id, reader))
+            reader = await stack.enter_async_context(world.reader())
+            runs.append(_Run(world.tag(), reader, background=next(_in_the_background)))
             stack.callback(runs[-1].reading.cancel)
+            await reader.until_seen(1)
         yield runs
 
 
@@ -110,7 +117,7 @@ def _count(tally: Tally, snapshot: Snapshot) -> None:
 async def _evidence(world: World, run: _Run, choice: random.Random) -> ResponseHistory:
     last = run.reader.events[-1]["sequence_number"]
     cursors = sorted({choice.randrange(last) for _ in range(3)})
-    return await world.history(run.response_id, run.tag, [run.reader], cursors=cursors)
+    return await world.history(str(run.reader.response_id), run.tag, [run.reader], cursors=cursors)
 
 
 def _judge(tally: Tally, history: ResponseHistory) -> None:

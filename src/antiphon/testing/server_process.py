@@ -21,7 +21,7 @@ from typing import Self
 
 from antiphon.domain.errors import Error
 
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 60.0
 ENDED_WITHIN_S = 30.0
 
 _LISTENING = b"listening on "
