@@ -18,6 +18,7 @@ from antiphon.core.replay import tell_items
 from antiphon.domain.events import Event
 from antiphon.domain.steps import StepId
 from antiphon.engine.failures import error_payload, wire_error
+from antiphon.engine.journal_sink import not_run_reason
 from antiphon.engine.protocol import Ending, EventSink, MultiStepStore, ResponseSink
 from antiphon.engine.stopping import StopSignal
 
@@ -35,8 +36,10 @@ class PlainSink(ResponseSink):
 
     async def begin(self) -> None:
         """Tell `response.created` and `response.in_progress`, and what a former call has put out."""
-        if self.narrator.listening:
-            begun = await self._body("in_progress")
+        begun = await self._body("in_progress")
+        if not self.narrator.listening:
+            self.narrator.output_index = len(begun["output"])
+        else:
             body = msgspec.json.encode({**begun, "output": []})
             self.narrator.response("response.created", body)
             self.narrator.response("response.in_progress", body)
@@ -59,10 +62,18 @@ class PlainSink(ResponseSink):
         """Tell the one terminal event, carrying the response as the store assembles it."""
         if self.narrator.listening:
             body = await self._body(ending.status, ending)
+            self._close_open_calls(body["output"], not_run_reason(ending))
             if ending.error is not None:
                 self.narrator.error(error_payload(ending.error))
             self.narrator.ended(ending.status, msgspec.json.encode(body))
             await self.flush()
+
+    def _close_open_calls(self, output: list[dict[str, Any]], reason: str) -> None:
+        """Calls that never ran are shown as not run, in the stream and in the response at its end."""
+        for index, item in enumerate(output):
+            if item["type"] == "mcp_call" and item["status"] == "in_progress":
+                output[index] = {**item, "status": "incomplete", "output": f"not run: {reason}"}
+                self.narrator.item_done(index, output[index])
 
     async def _body(self, status: str, ending: Ending | None = None) -> dict[str, Any]:
         body = {**await self._store.assemble_response(self._request_id), "status": status}
