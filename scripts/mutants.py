@@ -116,7 +116,7 @@ MUTANTS = (
         "a repeated call has the same key",
         ENGINE + "loop.py",
         "key=step_id, attempt=attempt)",
-        'key=f"{step_id}-{attempt}", attempt=attempt)',
+        'key=f"{step_id}-{attempt}" if attempt else step_id, attempt=attempt)',
         (POINTS,),
     ),
     Mutant(
