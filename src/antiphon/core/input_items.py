@@ -16,6 +16,7 @@ JSONObject = dict[str, Any]
 MAX_TEXT_BYTES = 10 * 1024 * 1024
 MAX_IMAGE_URL_BYTES = 20 * 1024 * 1024
 MAX_FILE_BYTES = 32 * 1024 * 1024
+_MOST_BYTES_PER_CHARACTER = 4
 
 ROLES = ("user", "assistant", "system", "developer")
 
@@ -151,10 +152,15 @@ def _output(item: JSONObject, path: str) -> str | list[JSONObject]:
 
 def _check_text_size(items: Sequence[JSONObject]) -> None:
     """All text of the input together; images and files have limits of their own."""
-    total = sum(len(text) for item in items for text in _texts(item))
+    if (
+        sum(len(text) for item in items for text in _texts(item)) * _MOST_BYTES_PER_CHARACTER
+        <= MAX_TEXT_BYTES
+    ):
+        return  # however it is encoded
+    total = sum(len(text.encode(errors="replace")) for item in items for text in _texts(item))
     if total > MAX_TEXT_BYTES:
         raise InvalidRequestError(
-            f"The input holds {total} characters of text; at most {MAX_TEXT_BYTES} are allowed.",
+            f"The input holds {total} bytes of text; at most {MAX_TEXT_BYTES} are allowed.",
             param="input",
             code="string_above_max_length",
             hint="Send less, or keep the text in a tool that the model can ask.",
@@ -162,7 +168,7 @@ def _check_text_size(items: Sequence[JSONObject]) -> None:
 
 
 def _texts(item: JSONObject) -> Iterable[str]:
-    for key in ("content", "output", "arguments"):
+    for key in ("content", "output", "arguments", "input"):
         value = item.get(key)
         if isinstance(value, str):
             yield value

@@ -16,14 +16,14 @@ from antiphon.domain.requests import ResponseRequest
 NewId = Callable[[str], str]
 
 MAX_METADATA_PAIRS = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
 MOST = 2**31
 FUNCTION_NAME = r"^[a-zA-Z0-9_-]{1,64}\Z"
 
 _Name = Annotated[str, msgspec.Meta(pattern=FUNCTION_NAME)]
 _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-_ShortText = Annotated[str, msgspec.Meta(max_length=512)]
-_Key = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _Wire(msgspec.Struct, kw_only=True):
@@ -42,7 +42,7 @@ class _Wire(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=16, le=MOST)] | None = None
     max_tool_calls: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
-    metadata: dict[_Key, _ShortText] | None = None
+    metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: _Probability | None = None
@@ -107,10 +107,7 @@ def read_request(wire: Any, new_id: NewId) -> ResponseRequest:
         raise InvalidRequestError(
             "background: true needs store: true.", param="background", code="invalid_parameter"
         )
-    if given.metadata is not None and len(given.metadata) > MAX_METADATA_PAIRS:
-        raise InvalidRequestError(
-            f"At most {MAX_METADATA_PAIRS} metadata pairs are allowed.", param="metadata"
-        )
+    _check_metadata(given.metadata or {})
     if given.text is not None and given.text.get("format") is not None:
         _check_format(given.text["format"])
     tools = tuple(given.tools or ())
@@ -157,6 +154,24 @@ def convert_at(value: Any, to: type, path: str) -> Any:
         raise InvalidRequestError(
             f"Invalid value for '{param or 'body'}': {message}.", param=param or None, code="invalid_type"
         ) from None
+
+
+def _check_metadata(pairs: Mapping[str, Any]) -> None:
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise InvalidRequestError(
+            f"At most {MAX_METADATA_PAIRS} metadata pairs are allowed.", param="metadata"
+        )
+    for key, value in pairs.items():
+        if len(key) > MAX_METADATA_KEY:
+            raise InvalidRequestError(
+                f"A metadata key has at most {MAX_METADATA_KEY} characters.", param=f"metadata.{key}"
+            )
+        if not isinstance(value, str) or len(value) > MAX_METADATA_VALUE:
+            raise InvalidRequestError(
+                f"A metadata value is a string of at most {MAX_METADATA_VALUE} characters.",
+                param=f"metadata.{key}",
+                code="invalid_type",
+            )
 
 
 def _check_tools(tools: tuple[dict[str, Any], ...]) -> None:
