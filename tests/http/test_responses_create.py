@@ -302,7 +302,7 @@ async def test_an_unstreamed_response_can_be_streamed_afterwards(store):
     async with serving(answer_script("Late reader."), store=store) as s:
         made = await s.create({"input": "hi"})
         answer = await s.get(f"/v1/responses/{made['id']}?stream=true")
-        events = judge(read_stream(answer), deltas_optional=True)
+        events = judge(read_stream(answer))
         assert events[-1]["response"] == made
         for cursor in range(len(events)):
             rest = await s.get(f"/v1/responses/{made['id']}?stream=true&starting_after={cursor}")
@@ -311,3 +311,24 @@ async def test_an_unstreamed_response_can_be_streamed_afterwards(store):
 
 def read_stream_or_done(answer):
     return [] if answer.raw == b"data: [DONE]\n\n" else read_stream(answer)
+
+
+async def test_the_stream_of_an_unstreamed_response_tells_everything(store):
+    """Reasoning, text, calls of both sides: each is told with deltas, for clients that only listen to those."""
+    script = turns_script(
+        [
+            Turn(
+                text="One moment.",
+                reasoning="Hm.",
+                calls=(ScriptedCall("weather", {"city": "Oslo"}), ScriptedCall("look_up", {"what": "x"})),
+            )
+        ]
+    )
+    async with serving(script, store=store, tools=[weather]) as s:
+        made = await s.create({"input": "hi", "tools": [FUNCTION]})
+        events = await s.replay(made["id"])
+    assert fold(events)["output"] == made["output"]
+    assert {
+        "response.reasoning_text.delta", "response.output_text.delta", "response.mcp_call_arguments.delta",
+        "response.function_call_arguments.delta",
+    } <= set(types(events))  # fmt: skip
