@@ -24,7 +24,9 @@ from antiphon.tools.function import FunctionTool
 
 _BACKLOG = 2048
 _LISTING_WITHIN_S = 2.0
-_CLOSE_CONNECTIONS_WITHIN_S = 5
+_CLOSE_CONNECTIONS_AFTER_S = 2.0
+"""After the engine's own grace: whoever still waits then is sent away."""
+_FIRST_INHERITED_FD = 3
 _IDLE_CONNECTIONS_S = 75  # longer than clients keep theirs, so that it is never we who close first
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -83,7 +85,7 @@ def _uvicorn_config(settings: Settings, engine: Engine) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         timeout_keep_alive=_IDLE_CONNECTIONS_S,
-        timeout_graceful_shutdown=_CLOSE_CONNECTIONS_WITHIN_S,
+        timeout_graceful_shutdown=round(engine.durability.shutdown_grace_s + _CLOSE_CONNECTIONS_AFTER_S),
     )
 
 
@@ -146,7 +148,13 @@ class _Server(uvicorn.Server):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to this address, or `CommandFailed` saying who is in the way."""
+    """A socket bound to this address, or `CommandFailed` saying who is in the way.
+
+    A socket that the service manager holds for us (systemd socket activation: `LISTEN_PID`, `LISTEN_FDS`)
+    is taken as it is: it stays open across restarts, so that no client finds the door closed.
+    """
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
+        return socket.socket(fileno=_FIRST_INHERITED_FD)
     try:
         found = socket.getaddrinfo(
             host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -11,6 +11,8 @@ once: the items (what is stored and given to the model again) and, through a `Na
   tool has ended; the client's are told as `function_call` items, whose ends `close` tells: the caller
   writes the answer down together with those events, so that a client never acts on a call that may
   still be taken back.
+- What comes after a client's call is held back and told by `close`, each item whole before the next:
+  clients such as LangChain and LlamaIndex count on one call being told at a time.
 - A call that the request does not allow (`tool_choice`, `allowed_tools`, `parallel_tool_calls`) is
   dropped, whatever the model does.
 
@@ -115,11 +117,25 @@ class Answer:
         self._items: list[tuple[int, JSONObject]] = []
         self._open: _OpenItem | None = None
         self._calls: dict[int, _Call] = {}
+        self._telling: _Call | None = None
+        self._held: list[InferenceEvent] = []
         self._finished: InferenceFinished | None = None
         self.dropped: list[str] = []
 
     def feed(self, event: InferenceEvent) -> None:
-        """Take one piece."""
+        """Take one piece, now or, when a client's call is being told, at the close."""
+        if self._telling is None or self._goes_on(event):
+            self._take(event)
+        else:
+            self._held.append(event)
+
+    def _goes_on(self, event: InferenceEvent) -> bool:
+        """True for what may be told while a client's call is open: its own pieces, and the end."""
+        if isinstance(event, CallDelta):
+            return self._calls.get(event.index) is self._telling
+        return isinstance(event, InferenceFinished)
+
+    def _take(self, event: InferenceEvent) -> None:
         match event:
             case TextDelta(text):
                 self._text("message", "output_text", text)
@@ -142,6 +158,8 @@ class Answer:
         """
         finished = self._finished or InferenceFinished()
         status = STATUS_OF_FINISH.get(finished.finish_reason, "completed")
+        for held in _in_turn(self._held):
+            self._take(held)
         for call in self._calls.values():
             if call.item is None:
                 self._open_call(call)
@@ -182,7 +200,7 @@ class Answer:
             self._narrator.say(event + ".delta", b'%b,"delta":%b%b' % (part.prefix, encode(text), extra))
 
     def _open_item(self, kind: str) -> _OpenItem:
-        self._close_item("completed")
+        self._close_open()
         prefix = "msg" if kind == "message" else "rs"
         item = _OpenItem(self._new_id(prefix), kind, self._narrator.take_output_index())
         self._open = item
@@ -212,6 +230,13 @@ class Answer:
             self._narrator.say(event + ".done", body)
             self._narrator.say("response.content_part.done", b'%b,"part":%b' % (part.prefix, encode(whole)))
         item.content.append(whole)
+
+    def _close_open(self) -> None:
+        """Close what must be closed before the next item opens."""
+        self._close_item("completed")
+        if self._telling is not None:
+            self._close_call(self._telling, "completed")
+            self._telling = None
 
     def _close_item(self, status: str) -> None:
         item = self._open
@@ -244,7 +269,7 @@ class Answer:
             call.refused = True
             self.dropped.append(call.name)
             return
-        self._close_item("completed")
+        self._close_open()
         label = self._calling.label_of(call.name)
         item_id = self._new_id("fc" if label is None else "mcp")
         call.index = self._narrator.take_output_index()
@@ -258,6 +283,7 @@ class Answer:
         }
         call.item = item
         if label is None:
+            self._telling = call
             self._narrator.item_added(call.index, item)
         else:
             item["server_label"] = label
@@ -283,7 +309,7 @@ class Answer:
 
     def _close_call(self, call: _Call, status: str) -> None:
         item = call.item
-        if item is None:
+        if item is None or item["status"] != "in_progress":
             return
         item["arguments"] = "".join(call.arguments)
         item["status"] = status
@@ -294,6 +320,15 @@ class Answer:
         if "server_label" not in item:
             self._narrator.item_done(call.index, item)
         self._items.append((call.index, item))
+
+
+def _in_turn(held: list[InferenceEvent]) -> list[InferenceEvent]:
+    """The pieces in order, but those of one call together, where the first of them stood."""
+    turns: dict[tuple[str, int], list[InferenceEvent]] = {}
+    for place, event in enumerate(held):
+        turn = ("call", event.index) if isinstance(event, CallDelta) else ("text", place)
+        turns.setdefault(turn, []).append(event)
+    return [event for pieces in turns.values() for event in pieces]
 
 
 def _arguments_event(item: JSONObject) -> str:

@@ -240,7 +240,11 @@ class ActiveRun:
     # --- being stopped -------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Hand the work back: break off what is safe to run again, let `once` calls end."""
+        """Hand the work back: break off what is safe to run again, let `once` calls end.
+
+        Readers are sent on to the next process at once.
+        """
+        self.channel.close()
         self._cancel_grace()
         self._stop.request(SHUTDOWN, break_keyed=True)
 

@@ -121,7 +121,8 @@ class Committer:
                 )
                 return
             if self.unavailable_since is not None:
-                log.info("store_available", after_s=round(loop.time() - self.unavailable_since, 3))
+                with contextlib.suppress(OSError):
+                    log.info("store_available", after_s=round(loop.time() - self.unavailable_since, 3))
                 self.unavailable_since = None
             metrics.COMMITS.inc(len(group))
             metrics.COMMIT_GROUPS.inc()
@@ -141,7 +142,8 @@ class Committer:
     def _note_unavailable(self, now: float, error: StoreUnavailableError) -> None:
         if self.unavailable_since is None:
             self.unavailable_since = now
-            log.error("store_unavailable", error=str(error))
+            with contextlib.suppress(OSError):  # the log may lie on the same full disk
+                log.error("store_unavailable", error=str(error))
 
 
 def _taken(entrant: Entrant) -> Commit | None:

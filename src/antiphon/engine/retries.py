@@ -2,7 +2,8 @@
 
 Official clients repeat a request by themselves after a lost connection and send no key; they do say that
 they retry. Such a request, with the same body, is joined to the response that its first attempt started:
-one that still runs, or one that ended moments ago without anybody to hear it.
+one that still runs, or one that ended moments ago without anybody to hear it. A background response is
+answered at its admission: only that answer can have been lost, so only moments after it is it found again.
 """
 
 from collections.abc import Iterable
@@ -33,23 +34,25 @@ class Deliveries:
         self, store: Store, active: Iterable[ActiveRun], arrival: Arrival, parts: Parts
     ) -> str | None:
         """The response of the first attempt, or None. One that nobody reads comes before others."""
+        now = parts.clock()
+        grace_s = parts.durability.grace_s
         live = [
             run
             for run in active
             if run.body_digest == arrival.body_digest
             and run.project == arrival.project
-            and run.mode != "background"
+            and run.response_id not in self._delivered
+            and (run.mode != "background" or now - run.frozen.created_at <= grace_s)
         ]
         if live:
             return min(live, key=lambda run: run.readers).response_id
-        now = parts.clock()
         for run in await store.find_by_digest(arrival.project, arrival.body_digest, now - LONGEST_RUN_S):
             if run.response_id in self._delivered:
                 continue
             stored = await store.read_response(arrival.project, run.response_id)
             if stored is None or stored.status not in ENDED_STATUSES:
                 continue
-            ended_at = stored.completed_at if stored.completed_at is not None else stored.created_at
-            if now - ended_at <= parts.durability.grace_s:
+            told_at = stored.created_at if run.mode == "background" else stored.completed_at
+            if now - (told_at if told_at is not None else stored.created_at) <= grace_s:
                 return run.response_id
         return None

@@ -25,6 +25,7 @@ class OperationsRoutes:
         """`GET /readyz`: the store can be written; 503 when it cannot."""
         try:
             store = await self._engine.store.check()
+            store.pop("path", None)  # asked without a key
             stalled = self._engine.parts.committer.unavailable_since is not None
         except Error as error:
             return _json({"status": "not ready", "reason": str(error)}, status=503)

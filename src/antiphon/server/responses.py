@@ -49,6 +49,7 @@ class ResponsesRoutes:
             elif request.background:
                 await handle.admitted()
                 await send_answer(send, Answer(200, await handle.snapshot(), _named(handle)))
+                handle.delivered()
             else:
                 await self._foreground(handle, receive, send)
         finally:

@@ -8,7 +8,6 @@ code, so that only those fall out that have to. Both happen inside one transacti
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec.json import encode
@@ -57,14 +56,14 @@ class _Unexpected(Exception):  # noqa: N818 - not an error yet: the entries are 
         self.blame = blame
 
 
-def write_group(connection: sqlite3.Connection, group: Sequence[Commit], path: Path) -> list[CommitOutcome]:
+def write_group(connection: sqlite3.Connection, group: Sequence[Commit]) -> list[CommitOutcome]:
     """Write the group; one outcome per entry. Raises only when nothing can be written at all."""
     if len(group) > 1:
         connection.execute("SAVEPOINT whole")
         try:
             _write(connection, group)
         except Exception as error:
-            if unavailable(error, path) is not None:
+            if unavailable(error) is not None:
                 raise
             connection.execute("ROLLBACK TO whole")
         else:
@@ -72,10 +71,10 @@ def write_group(connection: sqlite3.Connection, group: Sequence[Commit], path: P
         finally:
             if connection.in_transaction:
                 connection.execute("RELEASE whole")
-    return [_write_alone(connection, commit, path) for commit in group]
+    return [_write_alone(connection, commit) for commit in group]
 
 
-def _write_alone(connection: sqlite3.Connection, commit: Commit, path: Path) -> CommitOutcome:
+def _write_alone(connection: sqlite3.Connection, commit: Commit) -> CommitOutcome:
     connection.execute("SAVEPOINT entry")
     outcome: CommitOutcome = None
     try:
@@ -83,7 +82,7 @@ def _write_alone(connection: sqlite3.Connection, commit: Commit, path: Path) -> 
     except _Unexpected as unexpected:
         outcome = unexpected.blame(commit)
     except Exception as error:
-        if unavailable(error, path) is not None:
+        if unavailable(error) is not None:
             raise
         outcome = error if isinstance(error, Error) else refused(commit, error)
     if outcome is not None:

@@ -91,14 +91,14 @@ def primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def unavailable(error: BaseException, path: Path) -> StoreUnavailableError | None:
+def unavailable(error: BaseException) -> StoreUnavailableError | None:
     """The error that says why nothing can be written or read now; None when it is about one entry."""
     if not isinstance(error, sqlite3.Error):
         return None
     reason = _REASONS.get(primary_code(error))
     if reason is None:
         return None
-    return StoreUnavailableError(f"{reason}: {path} ({error})", hint="Nothing was written; try again.")
+    return StoreUnavailableError(f"{reason} ({error}).", hint="Nothing was written; try again.")
 
 
 def still_good(error: sqlite3.Error) -> bool:

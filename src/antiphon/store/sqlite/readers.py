@@ -57,7 +57,7 @@ class Readers(JobQueue):
             job.value = job.work(connection)
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - whatever went wrong, whoever asked must hear of it
-            job.error = _as_error(error, self._path)
+            job.error = _as_error(error)
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
@@ -65,7 +65,7 @@ class Readers(JobQueue):
         return connection
 
 
-def _as_error(error: Exception, path: Path) -> Error:
+def _as_error(error: Exception) -> Error:
     if isinstance(error, Error):
         return error
-    return unavailable(error, path) or StoreError(f"the store cannot read this: {error}")
+    return unavailable(error) or StoreError(f"the store cannot read this: {error}")

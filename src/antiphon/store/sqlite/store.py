@@ -72,7 +72,7 @@ class SqliteStore(SqliteSteps, WholeResponses):
 
     async def commit(self, group: Sequence[Commit]) -> list[CommitOutcome]:
         """Write a group in one transaction."""
-        return await self._writer.ask(lambda connection: write_group(connection, group, self.path))
+        return await self._writer.ask(lambda connection: write_group(connection, group))
 
     async def take_over(self, owner: str) -> list[StoredRun]:
         """Claim every run that has not ended."""

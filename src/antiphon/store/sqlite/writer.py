@@ -57,11 +57,11 @@ class Writer(JobQueue):
         try:
             if self._connection is None:
                 self._connection = connect(self._path, writes=True)
-            _run_in_one_transaction(self._connection, jobs, self._path)
+            _run_in_one_transaction(self._connection, jobs)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, every job must hear of it
             self._abandon(error)
             for job in jobs:
-                job.value, job.error = None, _for_all(error, self._path)
+                job.value, job.error = None, _for_all(error)
 
     def _abandon(self, error: Exception) -> None:
         connection = self._connection
@@ -83,20 +83,20 @@ class Writer(JobQueue):
                 connection.close()
 
 
-def _run_in_one_transaction(connection: sqlite3.Connection, jobs: list[Job], path: Path) -> None:
+def _run_in_one_transaction(connection: sqlite3.Connection, jobs: list[Job]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for job in jobs:
-        alone(connection, job, path)
+        alone(connection, job)
     connection.execute("COMMIT")
 
 
-def alone(connection: sqlite3.Connection, job: Job, path: Path) -> None:
+def alone(connection: sqlite3.Connection, job: Job) -> None:
     """Run one job behind a savepoint; raises only what concerns the whole transaction."""
     connection.execute("SAVEPOINT job")
     try:
         job.value = job.work(connection)
     except Exception as error:
-        if unavailable(error, path) is not None:
+        if unavailable(error) is not None:
             raise
         job.error = as_entry_error(error)
         connection.execute("ROLLBACK TO job")
@@ -108,8 +108,8 @@ def as_entry_error(error: Exception) -> Error:
     return error if isinstance(error, Error) else StoreRefusedError(f"the store cannot write this: {error}")
 
 
-def _for_all(error: Exception, path: Path) -> Error:
-    return unavailable(error, path) or StoreUnavailableError(f"the store failed: {error}")
+def _for_all(error: Exception) -> Error:
+    return unavailable(error) or StoreUnavailableError(f"the store failed: {error}")
 
 
 __all__ = ["Work", "Writer"]
