@@ -31,7 +31,7 @@ async def main():
         try:
             await store.commit(group)
         except StoreUnavailableError as error:
-            assert "full" in str(error) and path in str(error), str(error)
+            assert "full" in str(error) and path not in str(error), str(error)
         else:
             raise SystemExit("written beyond the limit")
         assert [await everything_of(store, story) for story in (first, second)] == before, "torn"
