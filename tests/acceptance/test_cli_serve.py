@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -111,6 +112,36 @@ def test_a_signal_ends_it_well(tmp_path: Path, model: str, number: int):
         with Program("serve", model, "--port", "0", cwd=tmp_path) as server:
             server.address()
             assert server.stop(number) == 0
+
+
+LISTENING_FOR_IT = """
+import os, sys
+os.environ["LISTEN_PID"] = str(os.getpid())
+os.environ["LISTEN_FDS"] = "1"
+os.dup2(int(sys.argv[1]), 3)
+os.execv(sys.executable, [sys.executable, "-m", "antiphon", *sys.argv[2:]])
+"""
+
+
+def test_a_socket_of_the_service_manager_is_taken(tmp_path: Path, model: str):
+    """Socket activation: what a client asks while no server runs is answered by the next one."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        early = socket.create_connection(door.getsockname(), timeout=30)
+        early.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        command = [sys.executable, "-c", LISTENING_FOR_IT, str(door.fileno()), "serve", model]
+        server = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=clean_environment(),
+            pass_fds=[door.fileno()],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            with early:
+                assert early.recv(15) == b"HTTP/1.1 200 OK"
+        finally:
+            server.terminate()
+            assert server.wait(30) == 0
 
 
 def test_the_log_is_json_where_nobody_watches(tmp_path: Path, model: str):
