@@ -16,6 +16,7 @@ from antiphon import (
     LoopConfig,
     LoopError,
     NoOpToolExecutor,
+    Pause,
     RequestContext,
     StepDescriptor,
     StepKind,
@@ -27,6 +28,7 @@ from antiphon import (
     run_response_loop,
     tool,
 )
+from antiphon.domain.interruptions import Custom, Interruption
 from antiphon.testing import FakeUpstream, FaultKind, ScriptedCall, Turn, answer_script, turns_script
 from examples_here import example
 from serving import judge, types
@@ -619,6 +621,40 @@ async def test_a_loop_may_start_below_the_top():
         await run(store, upstream, Agents("deep"), config=config, scope_parent="elsewhere", depth=3)
     (step,) = tool_calls(store, "elsewhere")
     assert step.error["code"] == "max_depth_exceeded"
+
+
+async def test_a_loop_called_too_deep_does_not_start():
+    """Whoever calls it at the cap or below is told so, and nothing is recorded."""
+    store = DictStore(asking())
+    with pytest.raises(LoopError.MaxDepthExceeded):
+        await run(store, scope_parent="elsewhere", depth=8)
+    with pytest.raises(LoopError.MaxDepthExceeded):
+        await run(store, config=LoopConfig(max_response_step_depth=2), scope_parent="elsewhere", depth=3)
+    assert store.steps == {}
+
+
+async def test_an_executor_that_cannot_name_its_tools_ends_the_loop():
+    """Before anything is asked or recorded, with the reason as the cause."""
+
+    class Unplugged:
+        async def tools(self, ctx):
+            raise ConnectionError("the tool server is away")
+
+    store = DictStore(asking())
+    with pytest.raises(LoopError.Executor, match="the tool server is away") as caught:
+        await run(store, None, Unplugged())
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert store.steps == {}
+
+
+async def test_a_pause_raises_what_must_be_answered():
+    """`Pause` ends the call with the questions; the chain stays as it is, to be driven again."""
+    question = Interruption(kind=Custom(), payload={"ask": "sure?"})
+    store = Scripted(Pause([question]), Complete("x"))
+    with pytest.raises(LoopError.Interrupted) as caught:
+        await run(store)
+    assert caught.value.interruptions == (question,)
+    assert await run(store) == "x"
 
 
 async def test_a_failed_agent_fails_its_step_not_the_response():

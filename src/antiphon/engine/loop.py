@@ -27,9 +27,11 @@ from antiphon.domain.errors import (
     EmptyActionError,
     InferenceError,
     LoopError,
+    LoopExecutorError,
     LoopFailedError,
     LoopInterruptedError,
     LoopStoreError,
+    MaxDepthExceededError,
     MaxIterationsExceededError,
     RequestError,
     StoreError,
@@ -76,18 +78,33 @@ async def run_response_loop(
 ) -> Any:
     """Drive a response to its end and give the payload of `Complete`.
 
-    Raises `LoopError.Failed` (the transition failed it), `.MaxIterationsExceeded`, `.EmptyAction`,
-    `.Interrupted` (somebody must answer first), `.Store` (the chain is left resumable). Durable exactly
-    when the store is: called with a store of your own and no claim, nobody resumes it for you.
+    Raises `LoopError.Failed` (the transition failed it), `.MaxIterationsExceeded`, `.MaxDepthExceeded`
+    (called too deep), `.EmptyAction`, `.Interrupted` (somebody must answer first), `.Executor` (it cannot say
+    what tools it has), `.Store` (the chain is left resumable). Durable exactly when the store is: called with
+    a store of your own and no claim, nobody resumes it for you.
     """
+    config = config or LoopConfig()
+    if depth >= config.max_response_step_depth:
+        raise MaxDepthExceededError(_too_deep(config))
     sink = event_sink if isinstance(event_sink, ResponseSink) else PlainSink(event_sink, store, request_id)
     async with client_for(model_target) as inference:
-        schemas = {schema.name: schema for schema in await tools.tools(tool_context)}
-        loop = _Loop(store, tools, schemas, tool_context, inference, sink, request_id, config or LoopConfig())
+        schemas = await _schemas_of(tools, tool_context)
+        loop = _Loop(store, tools, schemas, tool_context, inference, sink, request_id, config)
         try:
             return await _told(sink, lambda: loop.drive(scope_parent, depth))
         except StoreError as error:
             raise LoopStoreError(str(error)) from error
+
+
+async def _schemas_of(tools: ToolExecutor, context: RequestContext) -> dict[str, ToolSchema]:
+    try:
+        return {schema.name: schema for schema in await tools.tools(context)}
+    except Exception as error:
+        raise LoopExecutorError(str(error)) from error
+
+
+def _too_deep(config: LoopConfig) -> str:
+    return f"Agents may be nested {config.max_response_step_depth} levels deep, not deeper."
 
 
 async def _told(sink: ResponseSink, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -341,8 +358,9 @@ class _Loop:
     async def _agent_call(self, step_id: StepId, payload: dict[str, Any], depth: int) -> ToolResult:
         call_id = payload["call_id"]
         if depth + 1 >= self._config.max_response_step_depth:
-            message = f"Agents may be nested {self._config.max_response_step_depth} levels deep, not deeper."
-            return ToolResult(call_id, message, failed=True, error_code="max_depth_exceeded")
+            return ToolResult(
+                call_id, _too_deep(self._config), failed=True, error_code=MaxDepthExceededError.default_code
+            )
         await self._kept(self._store.mark_step_processing(step_id))
         try:
             ending = _ending_of(await self.drive(step_id, depth + 1))
