@@ -10,8 +10,7 @@ import asyncio
 import os
 import sys
 
-from antiphon import Engine
-from antiphon.domain.errors import Error
+from antiphon import Engine, StreamCutError
 
 STORE = "sqlite:///resume_stream.db"
 
@@ -35,7 +34,7 @@ async def main() -> None:
                 async for event in events:
                     cursor = event.sequence_number
                 break
-            except Error as error:  # the stream was cut: take it up again with the cursor
+            except StreamCutError as error:  # it had carried a torn answer: go on from the cursor
                 print(f"cut off: {error}")
         whole = await engine.responses.retrieve(response.id)
         print(f"{whole.status} after event number {cursor}")

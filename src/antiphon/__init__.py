@@ -71,6 +71,7 @@ _HOME = {
     "antiphon.engine.context": ("ExecutionContext",),
     "antiphon.engine.engine": ("Engine",),
     "antiphon.engine.execute": ("execute",),
+    "antiphon.engine.following": ("StreamCutError",),
     "antiphon.engine.functions": (
         "assemble_response",
         "call_inference",
@@ -178,6 +179,7 @@ if TYPE_CHECKING:
     from antiphon.engine.context import ExecutionContext
     from antiphon.engine.engine import Engine
     from antiphon.engine.execute import execute
+    from antiphon.engine.following import StreamCutError
     from antiphon.engine.functions import (
         assemble_response,
         call_inference,
@@ -254,6 +256,7 @@ __all__ = [
     "StepState",
     "Store",
     "StoreError",
+    "StreamCutError",
     "TextDelta",
     "ToolCall",
     "ToolContext",
