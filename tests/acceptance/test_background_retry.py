@@ -24,13 +24,13 @@ async def test_a_retry_joins_the_response_whose_answer_was_lost(tmp_path):
     """In the same process, while it runs or after its end, and in the next process."""
     url = f"sqlite:///{tmp_path}/work.db"
     async with FakeUpstream() as upstream:
-        async with Engine(store=url, upstream=upstream.url) as engine:
+        async with Engine(store=url, upstream=upstream.url + "/v1") as engine:
             first = await submit(engine, FIRST)
             assert await submit(engine, RETRY) == first
             async for _ in (await engine.handle(first, FIRST)).frames():
                 pass
             assert await submit(engine, RETRY) == first
-        async with Engine(store=url, upstream=upstream.url) as engine:
+        async with Engine(store=url, upstream=upstream.url + "/v1") as engine:
             assert await submit(engine, RETRY) == first
         assert len(upstream.requests) == 1
 
@@ -39,7 +39,7 @@ async def test_a_retry_never_joins_one_whose_answer_arrived(tmp_path):
     """The same body again is new work once the first answer has reached its client."""
     async with (
         FakeUpstream() as upstream,
-        Engine(store=f"sqlite:///{tmp_path}/work.db", upstream=upstream.url) as engine,
+        Engine(store=f"sqlite:///{tmp_path}/work.db", upstream=upstream.url + "/v1") as engine,
     ):
         first = await submit(engine, FIRST)
         engine.delivered(first)
@@ -51,7 +51,9 @@ async def test_only_moments_after_its_admission(tmp_path):
     now = 1_000_000.0
     async with (
         FakeUpstream() as upstream,
-        Engine(store=f"sqlite:///{tmp_path}/work.db", upstream=upstream.url, clock=lambda: now) as engine,
+        Engine(
+            store=f"sqlite:///{tmp_path}/work.db", upstream=upstream.url + "/v1", clock=lambda: now
+        ) as engine,
     ):
         first = await submit(engine, FIRST)
         now += engine.durability.grace_s + 1

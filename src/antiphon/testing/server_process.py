@@ -48,12 +48,14 @@ class ServerProcess:
         *,
         directory: Path,
         environment: Mapping[str, str] | None = None,
+        ready_within_s: float = READY_WITHIN_S,
     ) -> None:
         self.url = ""
         self.log_path = directory / "server.log"
         self._arguments = list(arguments)
         self._directory = directory
         self._environment = dict(environment or {})
+        self._ready_within_s = ready_within_s
         self._port = 0
         self._process: Process | None = None
         self._drain: asyncio.Task[None] | None = None
@@ -88,7 +90,7 @@ class ServerProcess:
         """
         process = await self._launch(environment)
         try:
-            self.url = await asyncio.wait_for(self._address(process), READY_WITHIN_S)
+            self.url = await asyncio.wait_for(self._address(process), self._ready_within_s)
         except TimeoutError:
             process.kill()
             raise
