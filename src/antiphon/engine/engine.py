@@ -35,6 +35,7 @@ from antiphon.domain.tools import RequestContext
 from antiphon.engine.active import ActiveRun
 from antiphon.engine.admission import admit
 from antiphon.engine.adoption import Adopted, adopt, begin
+from antiphon.engine.cancelling import Cancellations
 from antiphon.engine.chain import RunChain
 from antiphon.engine.committer import Committer
 from antiphon.engine.context import new_id
@@ -92,6 +93,7 @@ class Engine:
         self._context_factory = context_factory
         self._clock = clock
         self._deliveries = Deliveries()
+        self._cancellations = Cancellations()
         self._stopping = False
         self._parts: Parts | None = None
 
@@ -148,6 +150,7 @@ class Engine:
             for run in runs if late else ():
                 run.kill()
             await asyncio.gather(*gone)
+        await self._cancellations.close()
         await self._parts.committer.close()
         await self.store.close()
         if isinstance(self.inference, Router) and self._owns_inference:
@@ -337,17 +340,23 @@ class Engine:
         """Cancel a response and give it as it then stands. Idempotent; the first terminal commit wins."""
         stored = await self.find(response_id, project)
         if stored.status not in ENDED_STATUSES:
-            seized = await self.store.seize(stored.run_id, self.parts.owner, cancel=True)
-            if seized is not None:
-                reach("cancel.after_claim")
-                active = self.active.get(response_id)
-                if active is not None:
-                    active.abandon()
-                adopted = await adopt(self.parts, seized, left=self._run_left, into=active)
-                self.active[response_id] = adopted.run
-                adopted.run.end_now(adopted.journal, Ending(status="cancelled"))
-                await asyncio.shield(adopted.run.finished)
+            await self._cancellations.join(response_id, lambda: self._cancel(stored))
         return await self.retrieve(response_id, project)
+
+    async def _cancel(self, stored: StoredResponse) -> None:
+        seized = await self.store.seize(stored.run_id, self.parts.owner, cancel=True)
+        if seized is None:
+            return
+        reach("cancel.after_claim")
+        if stored.response_id in self.unclaimable:
+            self.unclaimable.remove(stored.response_id)
+        active = self.active.get(stored.response_id)
+        if active is not None:
+            active.abandon()
+        adopted = await adopt(self.parts, seized, left=self._run_left, into=active)
+        self.active[stored.response_id] = adopted.run
+        adopted.run.end_now(adopted.journal, Ending(status="cancelled"))
+        await asyncio.shield(adopted.run.finished)
 
     async def delete(self, response_id: str, project: str = DEFAULT_PROJECT) -> None:
         """Cancel what runs, and delete; the items stay as long as a later response descends from them."""
