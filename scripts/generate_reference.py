@@ -8,6 +8,7 @@ schema's own. The Python API is in `python_reference`.
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -183,18 +184,28 @@ def _section_of(field: FieldInfo) -> tuple[bool, type[BaseModel]] | None:
 
 def _table(path: str, fields: dict[str, FieldInfo]) -> str:
     rows = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        rows.append(f"| `{path}{name}` | {_type(field)} | {_default(field)} | {field.description} |")
+    rows += _rows(path, fields)
     return "\n".join(rows) + "\n"
 
 
+def _rows(path: str, fields: dict[str, FieldInfo]) -> Iterator[str]:
+    for name, field in fields.items():
+        section = _section_of(field)
+        if section is None:
+            yield f"| `{path}{name}` | {_type(field)} | {_default(field)} | {field.description} |"
+        else:
+            yield from _rows(f"{path}{name}.", section[1].model_fields)
+
+
 def _type(field: FieldInfo) -> str:
-    validators = [getattr(each, "func", None) for each in field.metadata]
+    return _quantity(field.metadata) or _type_name(field.annotation)
+
+
+def _quantity(metadata: Iterable[Any]) -> str | None:
+    validators = [getattr(each, "func", None) for each in metadata]
     if parse_duration in validators:
         return "duration"
-    if parse_size in validators:
-        return "size"
-    return _type_name(field.annotation)
+    return "size" if parse_size in validators else None
 
 
 def _type_name(annotation: Any) -> str:
@@ -206,7 +217,7 @@ def _type_name(annotation: Any) -> str:
     if origin is tuple:
         return f"list of {_type_name(get_args(annotation)[0])}s"
     if hasattr(annotation, "__metadata__"):
-        return _type_name(annotation.__origin__)
+        return _quantity(annotation.__metadata__) or _type_name(annotation.__origin__)
     return {str: "text", int: "integer", bool: "boolean", SecretStr: "secret"}[annotation]
 
 

@@ -49,6 +49,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+class TimeoutSettings(Section):
+    """How long a model server may take. An answer that is not streamed has five times `first_byte`."""
+
+    connect: Duration = Field(default=10.0, description="To take the connection.")
+    first_byte: Duration = Field(default=120.0, description="From the request to the first byte.")
+    idle: Duration = Field(default=60.0, description="Of silence in the middle of an answer.")
+    total: Duration = Field(default=1800.0, description="For one answer, retries included.")
+
+
 class UpstreamSettings(Section):
     """A model server."""
 
@@ -60,6 +69,7 @@ class UpstreamSettings(Section):
     api_key: SecretStr | None = Field(
         default=None, description="Sent as a bearer token; without it no Authorization header is sent."
     )
+    timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
 
 
 class ModelSettings(Section):
@@ -107,6 +117,14 @@ class LimitSettings(Section):
     waiting: int = Field(
         default=1024, ge=0, description="Responses that may wait for a place; more are refused with 429."
     )
+    parallel_tools: int = Field(default=16, ge=1, description="Tool calls of one response at the same time.")
+    model_attempts: int = Field(
+        default=3, ge=1, description="Tries at one answer that broke off in the middle."
+    )
+    wall_time: Duration | None = Field(
+        default=None,
+        description="How long after its admission a response may begin another step; by default for ever.",
+    )
 
 
 class DurabilitySettings(Section):
@@ -123,6 +141,12 @@ class DurabilitySettings(Section):
         description="How long the client of a foreground response may be gone, also after a crash.",
     )
     recovery: bool = Field(default=True, description="Go on, at start, with the work that a crash left open.")
+    max_takeovers: int = Field(
+        default=20, ge=1, description="Crashes without an ended step between, after which a response fails."
+    )
+    shutdown_grace: Duration = Field(
+        default=10.0, description="How long a stop waits for calls of `once` tools that are under way."
+    )
 
 
 class LogSettings(Section):

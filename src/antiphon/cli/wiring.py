@@ -10,7 +10,7 @@ from antiphon.domain.errors import ConfigurationError
 from antiphon.domain.limits import Durability, Limits
 from antiphon.tools.function import FunctionTool
 from antiphon.tools.loading import load_tools
-from antiphon.upstream.chat import ChatCompletionsClient
+from antiphon.upstream.chat import ChatCompletionsClient, Timeouts
 from antiphon.upstream.protocol import UpstreamTarget
 from antiphon.upstream.routing import ModelRoute, Router
 
@@ -27,7 +27,17 @@ def target_of(upstream: UpstreamSettings) -> UpstreamTarget:
 
 def clients_of(settings: Settings) -> dict[str, ChatCompletionsClient]:
     """One client per upstream."""
-    return {name: ChatCompletionsClient(target_of(each)) for name, each in settings.upstreams.items()}
+    return {
+        name: ChatCompletionsClient(target_of(each), timeouts=_timeouts_of(each))
+        for name, each in settings.upstreams.items()
+    }
+
+
+def _timeouts_of(upstream: UpstreamSettings) -> Timeouts:
+    given = upstream.timeouts
+    return Timeouts(
+        connect_s=given.connect, first_byte_s=given.first_byte, idle_s=given.idle, total_s=given.total
+    )
 
 
 def routes_of(settings: Settings) -> dict[str, ModelRoute]:
@@ -79,6 +89,9 @@ def limits_of(settings: Settings) -> Limits:
         max_depth=limits.max_depth,
         running=limits.running,
         waiting=limits.waiting,
+        parallel_tools=limits.parallel_tools,
+        model_attempts=limits.model_attempts,
+        wall_time_s=limits.wall_time,
     )
 
 
@@ -90,4 +103,6 @@ def durability_of(settings: Settings) -> Durability:
         on_disconnect=durability.on_disconnect,
         grace_s=durability.grace,
         recovery=durability.recovery,
+        max_takeovers=durability.max_takeovers,
+        shutdown_grace_s=durability.shutdown_grace,
     )

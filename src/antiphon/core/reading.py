@@ -218,6 +218,8 @@ def _ignored(wire: Mapping[str, Any], given: _Wire) -> Iterator[str]:
     for key, value in wire.items():
         if key not in HONOURED and value is not None:
             yield key
+    if given.truncation == "auto":
+        yield "truncation: auto"
     for include in given.include or ():
         if include not in KNOWN_INCLUDES:
             yield f"include: {include}"

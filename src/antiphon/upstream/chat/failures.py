@@ -55,7 +55,7 @@ _CONTEXT = _Meaning(
     400,
     "The input is longer than the model's context allows.",
     param="input",
-    hint='Send less, start a new conversation, or set truncation to "auto".',
+    hint="Send less, or start a new conversation.",
 )
 _MODEL = _Meaning(
     "model_not_found",
