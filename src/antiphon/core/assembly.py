@@ -119,6 +119,7 @@ class Answer:
         self._calls: dict[int, _Call] = {}
         self._telling: _Call | None = None
         self._held: list[InferenceEvent] = []
+        self._closing = False
         self._finished: InferenceFinished | None = None
         self.dropped: list[str] = []
 
@@ -158,6 +159,7 @@ class Answer:
         """
         finished = self._finished or InferenceFinished()
         status = STATUS_OF_FINISH.get(finished.finish_reason, "completed")
+        self._closing = True
         for held in _in_turn(self._held):
             self._take(held)
         for call in self._calls.values():
@@ -282,8 +284,9 @@ class Answer:
             "status": "in_progress",
         }
         call.item = item
-        if label is None:
+        if label is None or self._closing:
             self._telling = call
+        if label is None:
             self._narrator.item_added(call.index, item)
         else:
             item["server_label"] = label
