@@ -7,6 +7,7 @@ What one model answer produced (text, calls) becomes one assistant message again
 the stem of their id which answer they came from; two stems are two answers. Items from elsewhere have
 no stem: calls that stand side by side are taken as one answer, with the text directly before them.
 An item with a stem never joins one without: a new turn's input could otherwise change the turn before.
+A call that a client sent back without its id still has our `call_id`, and joins the answer with that stem.
 
 A chat server demands that the results of an assistant message's calls follow it directly. They are
 moved there, in the order in which they came, whatever stands between in the input. A call that was cut
@@ -169,7 +170,7 @@ class _Rendering:
         name = item.get("name")
         if not isinstance(call_id, str) or not isinstance(name, str):
             raise InvalidRequestError("A function call needs a call_id and a name.", param="input")
-        answer = self._calling(_stem(item))
+        answer = self._calling(_stem(item) or self._stem_of_call(call_id))
         answer.add_call(call_id, name, arguments or "{}")
         if item.get("status") == "incomplete":
             answer.cut_ids.add(call_id)
@@ -205,6 +206,11 @@ class _Rendering:
     def _calling(self, stem: str | None) -> _Answer:
         answer = self._current
         return answer if answer is not None and answer.stem == stem else self._begin(stem)
+
+    def _stem_of_call(self, call_id: str) -> str | None:
+        """The current answer's stem, when a call of ours that lost its item id belongs to that answer."""
+        stem = None if self._current is None else self._current.stem
+        return stem if stem is not None and stem_of(call_id) == stem else None
 
     def _begin(self, stem: str | None) -> _Answer:
         answer = _Answer(stem)
