@@ -18,11 +18,10 @@ from antiphon.domain.requests import Arrival, FrozenRequest, ResponseRequest
 from antiphon.domain.responses import ENDED_STATUSES
 from antiphon.domain.tools import RequestContext, ToolSchema
 from antiphon.engine.parts import Parts
+from antiphon.engine.tool_choice import SERVER_LABEL, held_to, is_ours_or_function
 from antiphon.upstream.routing import ModelRoute
 
 log = structlog.get_logger("antiphon.admission")
-
-SERVER_LABEL = "antiphon"
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -46,14 +45,16 @@ async def admit(
     route = _route_of(parts, request.model)
     schemas = await _server_tools(parts, request, arrival, route, context)
     client_tools = tuple(tool for tool in request.tools if tool["type"] == "function")
-    ignored = [*request.ignored, *_unknown_tools(request)]
-    _check_choice(request, {s.name for s in schemas}, {t["name"] for t in client_tools})
+    unknown = [f"tools: {tool['type']}" for tool in request.tools if not is_ours_or_function(tool)]
+    offered = {schema.name for schema in schemas} | {tool["name"] for tool in client_tools}
+    choice, overruled = held_to(request.tool_choice, offered, some_left_out=bool(unknown))
+    ignored = [*request.ignored, *unknown, *overruled]
     history = await _history(parts, request, arrival.project)
     items = await _resolved(parts, request.input, arrival.project)
     whole = (*history, *(item.data for item in items))
     check_pairs(whole)
     frozen = FrozenRequest(
-        request=msgspec.structs.replace(request, input=()),
+        request=msgspec.structs.replace(request, input=(), tool_choice=choice),
         created_at=parts.clock(),
         server_tools=tuple(schemas),
         client_tools=client_tools,
@@ -96,45 +97,6 @@ async def _server_tools(
 def _narrowed(offered: Sequence[ToolSchema], allowed: Any) -> list[ToolSchema]:
     names = allowed.get("tool_names") if isinstance(allowed, Mapping) else allowed
     return list(offered) if names is None else [schema for schema in offered if schema.name in names]
-
-
-def _unknown_tools(request: ResponseRequest) -> list[str]:
-    return [
-        f"tools: {tool['type']}"
-        for tool in request.tools
-        if tool["type"] != "function"
-        and not (tool["type"] == "mcp" and tool.get("server_label") == SERVER_LABEL)
-    ]
-
-
-def _check_choice(request: ResponseRequest, ours: set[str], clients: set[str]) -> None:
-    """A forced choice must name what the model can be offered."""
-    choice = request.tool_choice
-    known = ours | clients
-    if choice == "required" and not known:
-        raise InvalidRequestError(
-            "tool_choice is 'required', but there are no tools.", param="tool_choice", code="invalid_value"
-        )
-    if not isinstance(choice, dict):
-        return
-    match choice["type"]:
-        case "function" | "mcp" if choice.get("name"):
-            asked = [choice["name"]]
-        case "allowed_tools":
-            asked = [str(tool.get("name")) for tool in choice["tools"]]
-        case other:
-            raise InvalidRequestError(
-                f"tool_choice of type {other!r} cannot be honoured here.",
-                param="tool_choice",
-                code="unsupported_parameter",
-            )
-    for name in asked:
-        if name not in known:
-            raise InvalidRequestError(
-                f"tool_choice names {name!r}, which is not among the tools.",
-                param="tool_choice",
-                code="invalid_value",
-            )
 
 
 async def _history(parts: Parts, request: ResponseRequest, project: str) -> list[dict[str, Any]]:
