@@ -77,6 +77,7 @@ class Serving:
         config = uvicorn.Config(
             create_app(engine, options),
             http="httptools",
+            ws="none",
             lifespan="on",
             access_log=False,
             log_config=None,

@@ -10,6 +10,7 @@
     │   ├── PayloadTooLargeError    413
     │   ├── UnsupportedMediaError   415
     │   ├── KeyReusedError          422
+    │   ├── UpgradeRequiredError    426     no WebSocket here
     │   └── RateLimitError          429     says when to come back
     ├── ServerStoppingError         503     come back to the next process
     ├── ConfigurationError                  a file, flag or environment variable is wrong
@@ -136,6 +137,13 @@ class KeyReusedError(RequestError):
 
     default_code = "idempotency_key_reused"
     http_status = 422
+
+
+class UpgradeRequiredError(RequestError):
+    """A WebSocket was asked for where there is none; the client goes on over HTTP."""
+
+    default_code = "websocket_not_available"
+    http_status = 426
 
 
 class RateLimitError(RequestError):

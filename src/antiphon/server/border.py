@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from antiphon.domain.errors import AuthenticationError, Error, MethodNotAllowedError, NotFoundError
 from antiphon.engine.context import new_id
 from antiphon.observe import metrics
+from antiphon.server import websocket
 from antiphon.server.errors import Answer, answer_to
 
 log = structlog.get_logger("antiphon.server")
@@ -30,12 +31,15 @@ class Border:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         request_id = new_id("req")
         scope.setdefault("state", {})["request_id"] = request_id
         id_header = (b"x-request-id", request_id.encode())
+        if scope["type"] == "websocket":
+            await websocket.refuse(scope, receive, send, id_header)
+            return
         started = False
 
         async def send_with_id(message: Message) -> None:
@@ -48,6 +52,7 @@ class Border:
 
         try:
             self._check_key(scope)
+            websocket.check_no_upgrade(scope)
             await self._app(scope, receive, send_with_id)
         except Error as error:
             if started:
