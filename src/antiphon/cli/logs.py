@@ -11,23 +11,14 @@ _CUT_ON_PURPOSE = "ASGI callable returned without completing response."
 
 
 def configure_logs(settings: LogSettings) -> None:
-    """Send what structlog and the standard library's loggers are told to stderr, in one form."""
+    """Send what all loggers of the process are told to stderr, in one form."""
     before: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *before,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -48,7 +39,9 @@ def configure_logs(settings: LogSettings) -> None:
 
 def _rendering(form: str) -> list[structlog.typing.Processor]:
     if form == "console" or (form == "auto" and sys.stderr.isatty()):
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Plain tracebacks: the pretty ones show local variables, and those may hold secrets.
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
-import structlog
 
 from antiphon.domain.crash_points import reach
 from antiphon.domain.errors import (
@@ -35,9 +34,10 @@ from antiphon.engine.recovery import mend_chain
 from antiphon.engine.stopping import RunStoppedError, StopSignal
 from antiphon.engine.workload import Place
 from antiphon.observe import metrics
+from antiphon.observe.logs import get_logger
 from antiphon.store.protocol import RunMode
 
-log = structlog.get_logger("antiphon.runs")
+log = get_logger("antiphon.runs")
 
 SHUTDOWN = "shutdown"
 DISCONNECTED = "disconnected"

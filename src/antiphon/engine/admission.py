@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import structlog
 
 from antiphon.core.input_items import check_pairs
 from antiphon.domain.errors import ConflictError, InvalidRequestError
@@ -19,9 +18,10 @@ from antiphon.domain.responses import ENDED_STATUSES
 from antiphon.domain.tools import RequestContext, ToolSchema
 from antiphon.engine.parts import Parts
 from antiphon.engine.tool_choice import SERVER_LABEL, held_to, is_ours_or_function
+from antiphon.observe.logs import get_logger
 from antiphon.upstream.routing import ModelRoute
 
-log = structlog.get_logger("antiphon.admission")
+log = get_logger("antiphon.admission")
 
 
 class Admitted(msgspec.Struct, frozen=True):

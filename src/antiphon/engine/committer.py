@@ -15,14 +15,13 @@ import asyncio
 import contextlib
 from typing import Protocol
 
-import structlog
-
 from antiphon.domain.crash_points import reach
 from antiphon.domain.errors import Error, StoreRefusedError, StoreUnavailableError
 from antiphon.observe import metrics
+from antiphon.observe.logs import get_logger
 from antiphon.store.protocol import Commit, CommitOutcome, Store
 
-log = structlog.get_logger("antiphon.committer")
+log = get_logger("antiphon.committer")
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0

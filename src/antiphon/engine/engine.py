@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import structlog
 
 from antiphon.core.context import output_of
 from antiphon.core.envelope import joined, with_output
@@ -48,6 +47,7 @@ from antiphon.engine.responses import Responses
 from antiphon.engine.retries import Deliveries
 from antiphon.engine.workload import Workload
 from antiphon.observe import metrics
+from antiphon.observe.logs import get_logger
 from antiphon.store.opening import open_store
 from antiphon.store.protocol import DEFAULT_PROJECT, Order, Page, ResponsePage, StepRow, Store, StoredResponse
 from antiphon.tools.function import FunctionTool
@@ -55,7 +55,7 @@ from antiphon.tools.protocol import ToolExecutor
 from antiphon.upstream.protocol import InferenceClient
 from antiphon.upstream.routing import ModelRoute, Router
 
-log = structlog.get_logger("antiphon.engine")
+log = get_logger("antiphon.engine")
 
 Tool = Callable[..., Any] | FunctionTool | ToolExecutor
 

@@ -9,17 +9,16 @@
 | `tool_call` `processing`, `once` | never again: it ends in doubt, and the model is told |
 """
 
-import structlog
-
 from antiphon.domain.steps import StepKind, StepState
 from antiphon.domain.tools import ToolEffect
 from antiphon.engine.chain import LiveStep
 from antiphon.engine.failures import in_doubt_error
 from antiphon.engine.journal import RunJournal
 from antiphon.engine.telling import tell_tool_end
+from antiphon.observe.logs import get_logger
 from antiphon.store.protocol import Store
 
-log = structlog.get_logger("antiphon.recovery")
+log = get_logger("antiphon.recovery")
 
 
 async def mend_chain(journal: RunJournal, store: Store) -> None:

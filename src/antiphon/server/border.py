@@ -6,17 +6,17 @@ Gives it an id, checks its key, and turns whatever goes wrong inside into an ans
 import hmac
 from hashlib import sha256
 
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.domain.errors import AuthenticationError, Error, MethodNotAllowedError, NotFoundError
 from antiphon.engine.context import new_id
 from antiphon.observe import metrics
+from antiphon.observe.logs import get_logger
 from antiphon.server import websocket
 from antiphon.server.errors import Answer, answer_to
 
-log = structlog.get_logger("antiphon.server")
+log = get_logger("antiphon.server")
 
 OPEN_PATHS = frozenset({"/health", "/readyz", "/metrics"})
 JSON_TYPE = (b"content-type", b"application/json")

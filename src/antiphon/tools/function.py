@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, overload
 
 import msgspec
-import structlog
 
 from antiphon.domain.errors import (
     ConfigurationError,
@@ -24,6 +23,7 @@ from antiphon.domain.errors import (
     ToolTimeoutError,
 )
 from antiphon.domain.tools import RequestContext, ToolEffect, ToolSchema
+from antiphon.observe.logs import get_logger
 from antiphon.tools.context import ToolContext, current_attempt
 from antiphon.tools.schema import Signature, read_signature
 from antiphon.tools.threads import run_in_thread
@@ -31,7 +31,7 @@ from antiphon.tools.validation import ArgumentsValidator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-log = structlog.get_logger("antiphon.tools")
+log = get_logger("antiphon.tools")
 
 _ATTRIBUTE = "__antiphon_tool__"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

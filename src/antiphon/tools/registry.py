@@ -7,8 +7,6 @@ and turns whatever happens into a `ToolError`, so that the loop has one kind of 
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import structlog
-
 from antiphon.domain.errors import (
     ConfigurationError,
     ToolError,
@@ -16,11 +14,12 @@ from antiphon.domain.errors import (
     ToolNotFoundError,
 )
 from antiphon.domain.tools import RequestContext, ToolCall, ToolResult, ToolSchema
+from antiphon.observe.logs import get_logger
 from antiphon.tools.dispatch import dispatch_call
 from antiphon.tools.protocol import ToolExecutor
 from antiphon.tools.validation import ArgumentsValidator
 
-log = structlog.get_logger("antiphon.tools")
+log = get_logger("antiphon.tools")
 
 
 @runtime_checkable
