@@ -17,7 +17,7 @@ from antiphon.domain.requests import Arrival, FrozenRequest, ResponseRequest
 from antiphon.domain.responses import ENDED_STATUSES
 from antiphon.domain.tools import RequestContext, ToolSchema
 from antiphon.engine.parts import Parts
-from antiphon.engine.tool_choice import SERVER_LABEL, held_to, is_ours_or_function
+from antiphon.engine.tool_choice import SERVER_LABEL, held_to, is_offered
 from antiphon.observe.logs import get_logger
 from antiphon.upstream.routing import ModelRoute
 
@@ -45,10 +45,10 @@ async def admit(
     route = _route_of(parts, request.model)
     schemas = await _server_tools(parts, request, arrival, route, context)
     client_tools = tuple(tool for tool in request.tools if tool["type"] == "function")
-    unknown = [f"tools: {tool['type']}" for tool in request.tools if not is_ours_or_function(tool)]
+    unknown = [f"tools: {tool['type']}" for tool in request.tools if not is_offered(tool)]
     offered = {schema.name for schema in schemas} | {tool["name"] for tool in client_tools}
-    choice, overruled = held_to(request.tool_choice, offered, some_left_out=bool(unknown))
-    ignored = [*request.ignored, *unknown, *overruled]
+    choice, left_out = held_to(request.tool_choice, offered)
+    ignored = [*request.ignored, *unknown, *left_out]
     history = await _history(parts, request, arrival.project)
     items = await _resolved(parts, request.input, arrival.project)
     whole = (*history, *(item.data for item in items))

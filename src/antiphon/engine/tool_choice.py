@@ -1,8 +1,8 @@
-"""Tool choice: what of it can be held to, once the tools that we do not have are left out.
+"""Tool choice: it must name what the model can be offered.
 
-A choice must name what the model can be offered; one that names nothing is refused. Tools of kinds that
-we do not have (hosted ones, other people's MCP servers) are left out of a request with a warning, and so
-is what a choice says of them: the request goes on without.
+Tools of kinds that we do not have (hosted ones, other people's MCP servers) are left out of a request with
+a warning. A choice that forces one of them is refused: nobody could do what it asks, and clients that
+force a tool fail on an answer without it. A list of allowed tools merely loses it.
 """
 
 from collections.abc import Collection
@@ -15,37 +15,29 @@ JSONObject = dict[str, Any]
 SERVER_LABEL = "antiphon"
 
 
-def is_ours_or_function(tool: JSONObject) -> bool:
-    """Whether a tool in a request is one that we can offer a model."""
+def is_offered(tool: JSONObject) -> bool:
+    """Whether a tool in a request is of a kind that we can offer a model."""
     return tool["type"] == "function" or (tool["type"] == "mcp" and tool.get("server_label") == SERVER_LABEL)
 
 
-def held_to(choice: Any, known: Collection[str], *, some_left_out: bool) -> tuple[Any, list[str]]:
-    """The choice that counts, and what of the given one does not; raises `InvalidRequestError`.
+def held_to(choice: Any, known: Collection[str]) -> tuple[Any, list[str]]:
+    """The choice that counts, and what of the given one is ignored; raises `InvalidRequestError`.
 
-    `known` are the names of all tools that the model is offered; `some_left_out` is true when the request
-    has tools besides those.
+    `known` are the names of all tools that the model is offered.
     """
     match choice:
-        case "required" if not known and not some_left_out:
-            raise _refused("tool_choice is 'required', but there are no tools.")
         case "required" if not known:
-            return "auto", ["tool_choice: required"]
+            raise _refused("tool_choice is 'required', but there are no tools.")
         case {"type": "allowed_tools"}:
             return _of_allowed(choice, known)
-        case {"type": "function", "name": str() as name}:
-            _check_name(name, known)
-        case {"type": "mcp", "name": str() as name} if name in known:
-            pass
-        case {"type": kind} if some_left_out:
-            return "auto", [f"tool_choice: {kind}"]
-        case {"type": "mcp", "name": str() as name}:
+        case {"type": "function" | "mcp", "name": str() as name} if name:
             _check_name(name, known)
         case {"type": kind}:
             raise InvalidRequestError(
                 f"tool_choice of type {kind!r} cannot be honoured here.",
                 param="tool_choice",
                 code="unsupported_parameter",
+                hint="Give the tool as a function, or leave the choice to the model.",
             )
     return choice, []
 
@@ -63,7 +55,11 @@ def _of_allowed(choice: JSONObject, known: Collection[str]) -> tuple[Any, list[s
             ignored.append(f"tool_choice: {tool['type']}")
     if not ignored:
         return choice, []
-    return ({**choice, "tools": kept} if kept else "none"), ignored
+    if kept:
+        return {**choice, "tools": kept}, ignored
+    if choice.get("mode") == "required":
+        raise _refused("tool_choice is 'required', but none of the allowed tools is here.")
+    return "none", ignored
 
 
 def _check_name(name: str, known: Collection[str]) -> None:
