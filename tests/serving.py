@@ -12,7 +12,7 @@ import io
 import json
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,8 @@ import msgspec
 import uvicorn
 
 from antiphon import ChatCompletionsClient, Engine, ServerOptions, UpstreamTarget, create_app
+from antiphon.domain.responses import ENDED_STATUSES
+from antiphon.store.protocol import StoredResponse
 from antiphon.testing import FakeUpstream, SchemaValidator, check_response, check_stream
 from antiphon.testing.scripts import Script
 
@@ -238,6 +240,16 @@ def judge_response(response: JSONObject) -> JSONObject:
     found = check_response(response) + schemas().response(response)
     assert not found, found
     return response
+
+
+async def assert_nothing_hangs(s: Serving) -> Sequence[StoredResponse]:
+    """No run is left at work, and no stored response without an end; gives those responses."""
+    async with asyncio.timeout(5):
+        while s.engine.active:
+            await asyncio.sleep(0.01)
+    page = await s.engine.store.list_responses("default", limit=100)
+    assert {row.status for row in page.responses} <= ENDED_STATUSES
+    return page.responses
 
 
 def types(events: list[JSONObject]) -> list[str]:
