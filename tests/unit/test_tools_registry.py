@@ -110,9 +110,7 @@ async def test_dispatch_text_and_json(registry):
 async def test_dispatch_failures_are_results(registry):
     """The model reads what went wrong; nothing is raised."""
     unknown = await registry.dispatch(call("nope", ""))
-    assert unknown == ToolResult(
-        "call_1", "Tool not found: nope", failed=True, error_code="tool_not_found"
-    )
+    assert unknown == ToolResult("call_1", "Tool not found: nope", failed=True, error_code="tool_not_found")
     malformed = await registry.dispatch(call("echo", '{"text": '))
     assert malformed.failed
     assert malformed.output.startswith("Invalid arguments: $: not valid JSON: Input data was truncated")
