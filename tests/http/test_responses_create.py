@@ -130,6 +130,15 @@ async def test_unknown_parameters_and_tools_are_named_in_warnings():
     assert [t["function"]["name"] for t in s.upstream.requests[0].body["tools"]] == ["look_up"]
 
 
+async def test_forced_choice_of_something_ignored_is_refused():
+    """A forced tool that nobody can run is a 400, not a silent miss."""
+    async with serving() as s:
+        body = {"model": "fake", "input": "hi", "tools": [{"type": "web_search"}]}
+        answer = await s.post({**body, "tool_choice": {"type": "web_search"}})
+    assert answer.status == 400
+    assert answer.error["param"] == "tool_choice"
+
+
 async def test_usage_sums_all_rounds_of_the_loop(store):
     """Three model calls of one response are counted together, in the response and in its last event."""
     script = turns_script(
