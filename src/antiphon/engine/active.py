@@ -39,6 +39,7 @@ from antiphon.store.protocol import RunMode
 
 log = get_logger("antiphon.runs")
 
+SETTLE_S = 1.0
 SHUTDOWN = "shutdown"
 DISCONNECTED = "disconnected"
 
@@ -247,6 +248,14 @@ class ActiveRun:
         self.channel.close()
         self._cancel_grace()
         self._stop.request(SHUTDOWN, break_keyed=True)
+
+    async def settled(self) -> None:
+        """Return when what has happened so far is written, or after a moment when it cannot be."""
+        journal = self._journal
+        if journal is not None:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await journal.written()
 
     def abandon(self) -> None:
         """The claim is taken anew: this one writes and publishes nothing more, and its task ends."""

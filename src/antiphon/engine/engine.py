@@ -344,6 +344,8 @@ class Engine:
         return await self.retrieve(response_id, project)
 
     async def _cancel(self, stored: StoredResponse) -> None:
+        if (running := self.active.get(stored.response_id)) is not None:
+            await running.settled()
         seized = await self.store.seize(stored.run_id, self.parts.owner, cancel=True)
         if seized is None:
             return

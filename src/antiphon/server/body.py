@@ -63,8 +63,9 @@ def _unpack(raw: bytes, most_bytes: int, encoding: str) -> bytes:
         raise InvalidRequestError(f"The body is not {encoding}: {error}.", code="invalid_encoding") from None
     if len(plain) > most_bytes:
         raise _too_large(most_bytes)
-    if not unpacker.eof:
-        raise InvalidRequestError(f"The {encoding} body ends too early.", code="invalid_encoding")
+    if not unpacker.eof or unpacker.unused_data:
+        wrong = "has more after its end" if unpacker.eof else "ends too early"
+        raise InvalidRequestError(f"The {encoding} body {wrong}.", code="invalid_encoding")
     return plain
 
 
