@@ -117,7 +117,7 @@ class ActiveRun:
         # A callback, not a `finally` in the work: a task that is cancelled before its first line runs none.
         self._journal = journal
         self._task = asyncio.create_task(work, name=self.run_id)
-        self._task.add_done_callback(lambda _: self._leave(journal))
+        self._task.add_done_callback(lambda task: self._leave(journal, task))
 
     async def _drive(
         self, journal: RunJournal, context: RequestContext | None, *, starts_queued: bool
@@ -194,10 +194,19 @@ class ActiveRun:
                 future.set_exception(cause)
         self.channel.close()
 
-    def _leave(self, journal: RunJournal) -> None:
+    def _leave(self, journal: RunJournal, task: "asyncio.Task[None]") -> None:
+        failure = None if task.cancelled() else task.exception()
         if journal is not self._journal:
             return
+        if not self.finished.done():  # killed, or broken by what nobody foresaw: whoever waits hears of it
+            if failure is not None:
+                log.error("run_broken", response_id=self.response_id, exc_info=failure)
+            self._lost(journal, ServerStoppingError("The work on this response was broken off."))
+        self._go()
+
+    def _go(self) -> None:
         self._cancel_grace()
+        self.channel.close()  # after its terminal event, if it has one
         self._place.leave()
         self._left(self)
 
@@ -263,6 +272,13 @@ class ActiveRun:
         if journal is not None:
             journal.die(ClaimLost("The run was claimed anew."))
         self.kill()
+
+    def give_up(self, error: Error) -> None:
+        """The run, abandoned, could not be brought back: whoever waits hears why, and its place is free."""
+        for future in (self.admitted, self.finished):
+            if not future.done():
+                future.set_exception(error)
+        self._go()
 
     def journal_died(self, journal: RunJournal, error: Error) -> None:
         """Called by a journal that can write no more."""

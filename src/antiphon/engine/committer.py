@@ -112,6 +112,8 @@ class Committer:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 group += self._newcomers(group)
+                if not group:  # nobody is held up: the next entry finds out how the store is
+                    self.unavailable_since = None
                 continue
             except Exception as error:  # a defect in a store must not stop everybody's writer
                 log.exception("commit_failed", runs=len(group))
@@ -136,7 +138,7 @@ class Committer:
         came = [entrant for entrant in self._waiting if entrant not in tried]
         for entrant in came:
             del self._waiting[entrant]
-        return [(entrant, commit) for entrant in came if (commit := entrant.take()) is not None]
+        return [(entrant, commit) for entrant in came if (commit := _taken(entrant)) is not None]
 
     def _note_unavailable(self, now: float, error: StoreUnavailableError) -> None:
         if self.unavailable_since is None:

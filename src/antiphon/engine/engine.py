@@ -22,6 +22,7 @@ from antiphon.core.reading import read_request
 from antiphon.domain.crash_points import reach
 from antiphon.domain.errors import (
     DuplicateResponseError,
+    Error,
     InvalidRequestError,
     KeyReusedError,
     NotFoundError,
@@ -224,8 +225,7 @@ class Engine:
         The run is under way when this returns; `ResponseHandle.admitted` waits until that is durable.
         """
         arrival = arrival or Arrival()
-        if self._stopping:
-            raise ServerStoppingError("The server is stopping; send the request to the next process.")
+        self._check_not_stopping()
         if arrival.idempotency_key is not None and not request.store:
             raise InvalidRequestError(
                 "An Idempotency-Key needs store: true: without it nothing is kept that a key could find.",
@@ -238,6 +238,7 @@ class Engine:
         try:
             given = context or RequestContext(request.model)
             admitted = await admit(self.parts, request, arrival, given)
+            self._check_not_stopping()  # told so meanwhile: nobody would hand this run back
             run = begin(self.parts, admitted, arrival, place, given, left=self._run_left)
         except BaseException:
             place.leave()
@@ -247,6 +248,10 @@ class Engine:
         if arrival.idempotency_key is not None:
             return await self._first_of_its_key(handle, request, arrival)
         return handle
+
+    def _check_not_stopping(self) -> None:
+        if self._stopping:
+            raise ServerStoppingError("The server is stopping; send the request to the next process.")
 
     async def _found_again(self, request: ResponseRequest, arrival: Arrival) -> ResponseHandle | None:
         """The response of an earlier attempt at this request: by its key, or by its body for a retry."""
@@ -355,7 +360,12 @@ class Engine:
         active = self.active.get(stored.response_id)
         if active is not None:
             active.abandon()
-        adopted = await adopt(self.parts, seized, left=self._run_left, into=active)
+        try:
+            adopted = await adopt(self.parts, seized, left=self._run_left, into=active)
+        except BaseException as error:
+            if active is not None:
+                active.give_up(error if isinstance(error, Error) else Error(f"Not read: {error!r}"))
+            raise
         self.active[stored.response_id] = adopted.run
         adopted.run.end_now(adopted.journal, Ending(status="cancelled"))
         await asyncio.shield(adopted.run.finished)

@@ -14,6 +14,7 @@ from antiphon.observe import metrics
 from antiphon.store.protocol import EventWindow
 
 MOST_BYTES_BEHIND = 1024 * 1024
+MOST_BYTES_BEHIND_WITHOUT_LOG = 4 * MOST_BYTES_BEHIND
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -30,8 +31,9 @@ Delivery = EventWindow | Closed | FellBehind
 class Subscription:
     """One reader's share of a channel."""
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, channel: "Channel", most_bytes: int) -> None:
         self._channel = channel
+        self._most_bytes = most_bytes
         self._queue: deque[Delivery] = deque()
         self._bytes = 0
         self._ready = asyncio.Event()
@@ -40,7 +42,7 @@ class Subscription:
         """Called by the channel."""
         if isinstance(delivery, EventWindow):
             self._bytes += len(delivery.frames)
-            if self._bytes > MOST_BYTES_BEHIND:
+            if self._bytes > self._most_bytes:
                 self._queue.clear()
                 self._bytes = 0
                 delivery = FellBehind()
@@ -71,15 +73,20 @@ class Channel:
     def __init__(self, *, logged: bool = True) -> None:
         self.subscriptions: set[Subscription] = set()
         self._unheard: list[EventWindow] | None = None if logged else []
+        # The end of a long answer tells its text four times over at once: no reader is slow for that.
+        self._most_bytes_behind = MOST_BYTES_BEHIND if logged else MOST_BYTES_BEHIND_WITHOUT_LOG
         self._published = -1
+        self._closed = False
 
     def subscribe(self) -> Subscription:
         """Hear everything that is published from now on."""
-        subscription = Subscription(self)
+        subscription = Subscription(self, self._most_bytes_behind)
         self.subscriptions.add(subscription)
         unheard, self._unheard = self._unheard, None
         for window in unheard or ():
             subscription.put(window)
+        if self._closed:
+            subscription.put(Closed())
         return subscription
 
     def publish(self, window: EventWindow) -> None:
@@ -94,6 +101,7 @@ class Channel:
             subscription.put(window)
 
     def close(self) -> None:
-        """Send every reader away; they may come back with their cursor."""
+        """Send every reader away, who comes later too; they may come back with their cursor."""
+        self._closed = True
         for subscription in self.subscriptions:
             subscription.put(Closed())

@@ -60,6 +60,7 @@ class Responses:
             await handle.admitted()
             return _events(handle.frames())
         if request.background:
+            handle.leave()
             await handle.admitted()
             return _response(await handle.snapshot())
         with handle.reading():
