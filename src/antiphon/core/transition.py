@@ -8,7 +8,7 @@ whatever the loop must know is in the chain, and what is in the chain can be rea
 
 A chain is a row of turns. A turn is one `model_call` and the `tool_call`s that it asked for:
 
-    empty ──────────────────────────────> model_call
+    empty ──────────────────────────────> model_call; an agent's: Complete(incomplete) when a budget is spent
     model_call open (pending, taken over) > the same model_call again
     model_call failed ──────────────────> Fail
     model_call answered
@@ -93,7 +93,8 @@ def spent_on(steps: Sequence[ChainStep]) -> Spent:
 def next_action(rules: Rules, chain: Sequence[ChainStep], spent: Spent) -> NextAction:
     """What comes next in one scope. Pure: the same chain gives the same answer."""
     if not chain:
-        return AppendSteps([_model_call(rules, 0)])
+        over = _over_budget(rules, spent) if spent.tool_calls else None  # an agent's scope, begun by a call
+        return over or AppendSteps([_model_call(rules, 0)])
     turn = turns_of(chain)[-1]
     match turn.model_call.state:
         case StepState.PENDING | StepState.PROCESSING:
@@ -136,11 +137,15 @@ def _after_answer(rules: Rules, turn: Turn, spent: Spent) -> NextAction:
         return _incomplete("max_tool_calls")
     if has_client_calls(answer):
         return Complete({"status": "completed"})
+    return _over_budget(rules, spent) or AppendSteps([_model_call(rules, answer.ordinal + 1 + len(calls))])
+
+
+def _over_budget(rules: Rules, spent: Spent) -> Complete | None:
     if spent.out_of_time:
         return _incomplete("max_wall_time")
     if rules.max_output_tokens is not None and spent.usage.output_tokens >= rules.max_output_tokens:
         return _incomplete("max_output_tokens")
-    return AppendSteps([_model_call(rules, answer.ordinal + 1 + len(calls))])
+    return None
 
 
 def _incomplete(reason: str) -> Complete:

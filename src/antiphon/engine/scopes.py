@@ -76,7 +76,7 @@ class Scopes:
             params["tool_choice"] = _as_function_choice(choice)
             params["parallel_tool_calls"] = request.parallel_tool_calls
         if request.max_output_tokens is not None:
-            params["max_output_tokens"] = request.max_output_tokens - spent.usage.output_tokens
+            params["max_output_tokens"] = _left(request.max_output_tokens, spent)
         return InferenceRequest(
             model=request.model,
             input=self._history + output_of(steps),
@@ -97,7 +97,7 @@ class Scopes:
             input=[_as_user_message(call["arguments"]), *output_of(steps)],
             instructions=inside.get("instructions"),
             tools=[self._schemas[name].as_function_tool() for name in names if name in self._schemas],
-            params={} if limit is None else {"max_output_tokens": limit - spent.usage.output_tokens},
+            params={} if limit is None else {"max_output_tokens": _left(limit, spent)},
         )
 
     def _agent_of(self, chain: RunChain, scope: StepId) -> ToolSchema:
@@ -105,6 +105,11 @@ class Scopes:
 
     def _model_of(self, agent: ToolSchema) -> str:
         return str((agent.agent or {}).get("model") or self._frozen.request.model)
+
+
+def _left(most: int, spent: Spent) -> int:
+    """What is left of the budget, one at least: a sibling may have spent it since the call was decided on."""
+    return max(1, most - spent.usage.output_tokens)
 
 
 def _as_function_choice(choice: Any) -> Any:
