@@ -12,7 +12,7 @@ from antiphon.domain.requests import Arrival
 from antiphon.domain.responses import ENDED_STATUSES
 from antiphon.engine.active import ActiveRun
 from antiphon.engine.parts import Parts
-from antiphon.store.protocol import Store
+from antiphon.store.protocol import Store, StoredResponse
 
 MOST_REMEMBERED = 10_000
 LONGEST_RUN_S = 3600.0
@@ -52,7 +52,16 @@ class Deliveries:
             stored = await store.read_response(arrival.project, run.response_id)
             if stored is None or stored.status not in ENDED_STATUSES:
                 continue
-            told_at = stored.created_at if run.mode == "background" else stored.completed_at
-            if now - (told_at if told_at is not None else stored.created_at) <= grace_s:
+            if now - await _told_at(store, stored) <= grace_s:
                 return run.response_id
         return None
+
+
+async def _told_at(store: Store, stored: StoredResponse) -> float:
+    """When its client was, or would have been, told of this response."""
+    if stored.mode == "background":
+        return stored.created_at
+    if stored.completed_at is None and stored.status in {"failed", "incomplete"}:
+        steps = await store.list_steps(stored.run_id)
+        return max((step.updated_at for step in steps), default=stored.created_at)
+    return stored.created_at if stored.completed_at is None else stored.completed_at
