@@ -39,6 +39,13 @@ class ResponseHandle:
         if self._run is not None:
             await asyncio.shield(self._run.admitted)
 
+    @property
+    def is_admitted(self) -> bool:
+        """True once the response is written down."""
+        if self._run is None:
+            return True
+        return self._run.admitted.done() and self._run.admitted.exception() is None
+
     async def result(self) -> Finished:
         """The response at its end. Raises `StoreError` or `ServerStoppingError` when it ends elsewhere."""
         if self._run is not None:

@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.domain.errors import InvalidRequestError
+from antiphon.domain.errors import Error, InvalidRequestError, ServerStoppingError
 from antiphon.domain.requests import Arrival
 from antiphon.domain.responses import STATUSES
+from antiphon.engine.active import Finished
 from antiphon.engine.engine import Engine
 from antiphon.engine.handle import ResponseHandle
 from antiphon.server.body import read_body
 from antiphon.server.border import send_answer
-from antiphon.server.errors import Answer, answer_to_failure
+from antiphon.server.errors import Answer, answer_to, answer_to_failure
 from antiphon.server.options import ServerOptions
 from antiphon.server.queries import flag, integer, one_of
 from antiphon.server.stream import EventStream
@@ -64,8 +65,10 @@ class ResponsesRoutes:
                 await asyncio.wait({ending, gone}, return_when=asyncio.FIRST_COMPLETED)
                 if not ending.done():
                     return
-                finished = ending.result()
-                if finished.status == "failed" and finished.error is not None:
+                finished = _result_of(ending, handle)
+                if isinstance(finished, Answer):
+                    answer = finished
+                elif finished.status == "failed" and finished.error is not None:
                     answer = answer_to_failure(finished.error)
                     answer = Answer(answer.status, answer.body, (*answer.headers, *_named(handle)))
                 else:
@@ -128,6 +131,16 @@ class ResponsesRoutes:
         """`GET /v1/responses/{id}/steps`: the tree of steps, as a list."""
         rows = await self._engine.steps(request.path_params["response_id"], DEFAULT_PROJECT)
         return _json(steps_list(rows))
+
+
+def _result_of(ending: "asyncio.Future[Finished]", handle: ResponseHandle) -> Finished | Answer:
+    """The end of a response, or the answer that tells why this process cannot say how it ended."""
+    try:
+        return ending.result()
+    except ServerStoppingError:
+        raise  # a retry finds the response in the next process
+    except Error as error:
+        return answer_to(error, admitted=handle.is_admitted)
 
 
 def _arrival(headers: Mapping[str, str], digest: str) -> Arrival:

@@ -12,9 +12,12 @@ from typing import Self
 
 from starlette.types import Receive, Scope, Send
 
-from antiphon.engine.following import StreamCutError
+from antiphon.domain.errors import Error
 from antiphon.engine.handle import ResponseHandle
 from antiphon.observe import metrics
+from antiphon.observe.logs import get_logger
+
+log = get_logger("antiphon.server")
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -62,7 +65,8 @@ class EventStream:
                 async for several in frames:
                     keepalive.postpone()
                     await send({"type": "http.response.body", "body": several, "more_body": True})
-            except StreamCutError:
+            except Error as error:  # cut, or nothing more can be had here
+                log.info("stream_cut", response_id=self._handle.response_id, reason=error.code)
                 return  # the answer stays unfinished: the server closes the connection
         self._whole = True  # before the last write: after it the server reports every client as gone
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
