@@ -4,17 +4,28 @@ import asyncio
 import contextlib
 import json
 
+import aiohttp
 import pytest
 
-from antiphon import Engine, tool
-from antiphon.domain.errors import Error, ServerStoppingError, StoreUnavailableError
+from antiphon import Engine, Limits, RequestContext, tool
+from antiphon.domain.errors import (
+    Error,
+    ServerStoppingError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from antiphon.domain.inference import CallDelta, InferenceFinished, TextDelta
 from antiphon.domain.limits import Durability
+from antiphon.domain.requests import Arrival
+from antiphon.domain.responses import ENDED_STATUSES
+from antiphon.domain.tools import ToolKind, ToolSchema
+from antiphon.domain.usage import Usage
 from antiphon.engine.committer import Committer
 from antiphon.engine.following import StreamCutError
 from antiphon.engine.live import Channel, Closed
 from antiphon.store.memory import MemoryStore
 from antiphon.store.sqlite.store import SqliteStore
+from serving import Serving
 
 pytestmark = pytest.mark.anyio
 
@@ -77,9 +88,11 @@ class Failing:
     def __init__(self, store, name, error):
         self._real = getattr(store, name)
         self.error = error
+        self.tries = 0
         setattr(store, name, self)
 
     async def __call__(self, *args, **options):
+        self.tries += 1
         if self.error is not None:
             raise self.error
         return await self._real(*args, **options)
@@ -212,8 +225,269 @@ class TestCancelling:
             assert (await soon(engine.responses.cancel(response.id))).status == "cancelled"
 
 
+class TestRefused:
+    """What the store takes from nobody fails its own response, and leaves no row behind that nobody ends."""
+
+    async def test_an_entry_that_cannot_be_written(self, store):
+        """A background response whose last entry is refused ends as failed, and its reader can see it."""
+        model = Model(saying("Hello."))
+        async with Engine(store=store, upstream=model) as engine:
+            commit = store.commit
+
+            async def refusing(group):
+                return [
+                    StoreRefusedError("not this")
+                    if entry.response is not None and entry.response.status == "completed"
+                    else (await commit([entry]))[0]
+                    for entry in group
+                ]
+
+            store.commit = refusing
+            response = await engine.responses.create(model="m", input="hi", background=True)
+            ended = await until_ended(engine, response.id)
+            assert ended.status == "failed"
+            assert ended.error["code"] == "store_refused"
+            await empty(engine)
+
+    async def test_an_answer_that_is_no_text(self, store):
+        """Nor does an answer that cannot be encoded leave its response open, told or not."""
+        model = Model(saying("half a pair: \ud800"))
+        async with Engine(store=store, upstream=model) as engine:
+            response = await engine.responses.create(model="m", input="hi", background=True)
+            assert (await until_ended(engine, response.id)).status == "failed"
+            untold = await engine.submit(
+                engine.read({"model": "m", "input": "hi"}), Arrival(body_digest="d", idempotency_key="k")
+            )
+            with pytest.raises(Error):
+                await soon(untold.result())
+            assert (await until_ended(engine, untold.response_id)).status == "failed"
+            await empty(engine)
+
+    async def test_its_client_is_told_not_to_retry(self, store):
+        """An error after the admission of a foreground response says so: a retry would start nothing new."""
+        model = Model(saying("half a pair: \ud800"))
+        async with Serving(Engine(store=store, upstream=model)) as served:
+            body = {"model": "m", "input": "hi"}
+            answer = await served.post(body, headers={"Idempotency-Key": "k"})
+            assert answer.status == 500
+            assert answer.headers["x-should-retry"] == "false"
+            assert answer.error["type"] == "server_error"
+
+    async def test_a_store_that_refuses_everything(self, store):
+        """It is not asked for ever."""
+        model = Model(saying("Hello."))
+        async with Engine(store=store, upstream=model) as engine:
+            tries = 0
+            commit = store.commit
+
+            async def refusing(group):
+                nonlocal tries
+                tries += 1
+                return await commit(group) if tries == 1 else [StoreRefusedError("nothing") for _ in group]
+
+            store.commit = refusing
+            await engine.responses.create(model="m", input="hi", background=True)
+            async with asyncio.timeout(WITHIN_S):
+                while tries < 3 or engine.active:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
+            assert tries == 3
+            await empty(engine)
+
+
+async def until_ended(engine, response_id):
+    async with asyncio.timeout(WITHIN_S):
+        while (response := await engine.responses.retrieve(response_id)).status not in ENDED_STATUSES:
+            await asyncio.sleep(0.005)
+        return response
+
+
+class TestDeleting:
+    """A turn lives as long as a later one descends from it."""
+
+    async def test_a_turn_that_is_being_followed(self, store):
+        """Deleting a turn while the next one waits for its model keeps the history whole."""
+        model = Model(saying("One."))
+        async with Engine(store=store, upstream=model) as engine:
+            first = await engine.responses.create(model="m", input="hi")
+            model.asked.clear()
+            model.gate.clear()
+            following = asyncio.create_task(
+                engine.responses.create(model="m", input="on", previous_response_id=first.id)
+            )
+            await soon(model.asked.wait())
+            await soon(engine.responses.delete(first.id))
+            model.gate.set()
+            second = await soon(following)
+            history = await store.history("default", second.id)
+            assert len(history.items) == 4
+            await empty(engine)
+
+
+class TestRetrying:
+    """An automatic retry finds its first attempt, also one that ended otherwise than well."""
+
+    @pytest.mark.parametrize("status", ["incomplete", "failed"])
+    async def test_a_long_response_that_ended_just_now(self, store, status):
+        """What counts is when it ended, not when it was made."""
+        now = [1000.0]
+        paid = []
+
+        @tool
+        async def pay() -> str:
+            """Take long."""
+            now[0] += 3600 / 2
+            paid.append(1)
+            return "paid"
+
+        last = calling("pay") if status == "incomplete" else ["nonsense"]
+        model = Model(calling("pay"), last)
+        limits = Limits(max_iterations=1 if status == "incomplete" else 10)
+        async with Engine(
+            store=store, upstream=model, tools=[pay], limits=limits, clock=lambda: now[0]
+        ) as engine:
+            request = engine.read({"model": "m", "input": "hi"})
+            first = await engine.submit(request, Arrival(body_digest="d"))
+            assert (await soon(first.result())).status == status
+            await empty(engine)
+            now[0] += 1
+            again = await engine.submit(request, Arrival(body_digest="d", retry_count=1))
+            assert again.response_id == first.response_id
+            assert len(paid) == 1
+            now[0] += 60
+            late = await engine.submit(request, Arrival(body_digest="d", retry_count=1))
+            assert late.response_id != first.response_id
+            await soon(late.result())
+
+
+class TestTakingOver:
+    """What one start cannot do is left to the next, and keeps no other run from going on."""
+
+    async def left_behind(self, url, count):
+        model = Model(saying("Hello."), is_open=False)
+        async with Engine(store=url, upstream=model) as engine:
+            return [
+                (await engine.responses.create(model="m", input="hi", background=True)).id
+                for _ in range(count)
+            ]
+
+    async def test_a_context_that_cannot_be_made(self, tmp_path):
+        """Its run is set aside; the others go on, and so does it at the next start."""
+        url = f"sqlite:///{tmp_path / 'work.db'}"
+        one, other = await self.left_behind(url, 2)
+
+        async def factory(run):
+            if run.response_id == one:
+                raise LookupError("no such tenant")
+            return RequestContext()
+
+        async with Engine(store=url, upstream=Model(saying("Hello.")), context_factory=factory) as engine:
+            assert (await until_ended(engine, other)).status == "completed"
+            assert engine.unclaimable == [one]
+            assert (await engine.responses.retrieve(one)).status == "in_progress"
+            await empty(engine)
+        async with Engine(store=url, upstream=Model(saying("Hello."))) as engine:
+            assert (await until_ended(engine, one)).status == "completed"
+
+    async def test_a_limit_counts_what_came_before(self, tmp_path):
+        """Iterations are counted over all processes that drove the response."""
+        url = f"sqlite:///{tmp_path / 'work.db'}"
+        looked = []
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Look."""
+            looked.append(1)
+            return "seen"
+
+        class Interrupted(Model):
+            async def call(self, request):
+                if self.calls == 1:
+                    self.gate.clear()
+                    self.asked.clear()
+                async for event in super().call(request):
+                    yield event
+
+        options = {"store": url, "tools": [look], "limits": Limits(max_iterations=3)}
+        response_id = None
+        for _ in range(2):
+            model = Interrupted(calling("look"))
+            async with Engine(upstream=model, **options) as engine:
+                if response_id is None:
+                    response_id = (await engine.responses.create(model="m", input="hi", background=True)).id
+                async with asyncio.timeout(WITHIN_S):
+                    while model.calls < 2:
+                        await asyncio.sleep(0)
+        async with Engine(upstream=Model(calling("look")), **options) as engine:
+            ended = await until_ended(engine, response_id)
+        assert ended.incomplete_details == {"reason": "max_iterations"}
+        assert len(ended.output) == len(looked) == 3
+
+    async def test_one_that_waits_is_not_given_up(self, store):
+        """A response that still waits for its place is none of those that bring processes down."""
+        model = Model(saying("Hello."), is_open=False)
+        options = {"store": store, "upstream": model, "limits": Limits(running=1)}
+        durability = Durability(max_takeovers=2)
+        async with Engine(**options, durability=Durability(recovery=False)) as engine:
+            begun = await engine.responses.create(model="m", input="hi", background=True)
+            waiting = await engine.responses.create(model="m", input="hi", background=True)
+            assert (begun.status, waiting.status) == ("in_progress", "queued")
+            for _ in range(3):
+                await store.take_over("a process that dies")
+        model.gate.set()
+        async with Engine(**options, durability=durability) as engine:
+            assert (await until_ended(engine, begun.id)).error["code"] == "recovery_exhausted"
+            assert (await until_ended(engine, waiting.id)).status == "completed"
+
+    async def test_a_start_that_fails(self, tmp_path):
+        """It lets go of the store."""
+        path = tmp_path / "work.db"
+        (one,) = await self.left_behind(f"sqlite:///{path}", 1)
+        store = SqliteStore(path)
+        Failing(store, "history", StoreUnavailableError("gone"))
+        with pytest.raises(StoreUnavailableError):
+            await Engine(store=store, upstream=Model(saying("Hello."))).start()
+        async with Engine(store=f"sqlite:///{path}", upstream=Model(saying("Hello."))) as engine:
+            assert (await until_ended(engine, one)).status == "completed"
+
+    async def test_a_store_that_cannot_be_read_for_a_moment(self, tmp_path):
+        """A run waits for it, and goes on."""
+        path = tmp_path / "work.db"
+        (one,) = await self.left_behind(f"sqlite:///{path}", 1)
+        store = SqliteStore(path)
+        events = Failing(store, "events", StoreUnavailableError("busy"))
+        async with Engine(store=store, upstream=Model(saying("Hello."))) as engine:
+            async with asyncio.timeout(WITHIN_S):
+                while not events.tries:
+                    await asyncio.sleep(0)
+            events.error = None
+            assert (await until_ended(engine, one)).status == "completed"
+
+
 class TestReading:
     """A reader is told everything, or sent away: never left."""
+
+    async def test_a_stop_while_a_response_that_is_not_streamed_is_followed(self, store, caplog):
+        """Its reader is cut, as others are, and nothing is reported as a defect."""
+        started = asyncio.Event()
+
+        @tool(effect="pure")
+        async def look() -> str:
+            """Never end."""
+            started.set()
+            await asyncio.Event().wait()
+            return "seen"
+
+        async with Serving(Engine(store=store, upstream=Model(calling("look")), tools=[look])) as served:
+            creating = asyncio.create_task(served.post({"model": "m", "input": "hi"}))
+            await soon(started.wait())
+            (listed,) = (await served.get("/v1/responses")).json["data"]
+            async with served.session.get(f"/v1/responses/{listed['id']}?stream=true") as reader:
+                served.engine.begin_stop()
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await soon(reader.read())
+            assert (await soon(creating)).status == 503
+        assert not [record for record in caplog.records if record.exc_info]
 
     async def test_who_comes_to_a_closed_channel_is_sent_away(self):
         """A subscription to what was closed before is closed."""
@@ -250,6 +524,47 @@ class TestReading:
         async with Engine(store=store, upstream=model) as engine:
             _, run = await background(engine, model)
             assert not run.channel.subscriptions
+
+
+class TestBudgets:
+    """The run's budgets bind its agents too."""
+
+    @pytest.mark.parametrize("spent", [20, 35])
+    async def test_an_agent_without_tokens(self, store, spent):
+        """No model is asked for an answer of no tokens: the agent does not finish, and its caller ends."""
+
+        class Agents:
+            async def tools(self, ctx):
+                return [
+                    ToolSchema(
+                        name="helper",
+                        description="Help.",
+                        parameters={"type": "object", "properties": {}},
+                        kind=ToolKind.AGENT,
+                        agent={"model": "helper"},
+                    )
+                ]
+
+            async def execute(self, *call):
+                raise AssertionError("an agent is not executed")
+
+        asked = []
+
+        class Counting(Model):
+            async def call(self, request):
+                asked.append(request.params["max_output_tokens"])
+                async for event in super().call(request):
+                    yield event
+
+        first = [*calling("helper")[:-1], InferenceFinished("tool_calls", Usage(output_tokens=spent))]
+        model = Counting(first, saying("Never said."))
+        async with Engine(store=store, upstream=model, tools=[Agents()]) as engine:
+            response = await engine.responses.create(model="m", input="hi", max_output_tokens=20)
+        assert asked == [20]
+        assert response.status == "incomplete"
+        assert response.incomplete_details == {"reason": "max_output_tokens"}
+        (called,) = response.output
+        assert called["status"] == "failed"
 
 
 class TestCommitting:

@@ -14,11 +14,13 @@ import msgspec
 from antiphon.domain.crash_points import reach
 from antiphon.domain.errors import (
     ClaimLost,
+    DuplicateResponseError,
     Error,
     LoopError,
     LoopStoreError,
     ServerStoppingError,
     StoreError,
+    StoreUnavailableError,
 )
 from antiphon.domain.requests import FrozenRequest
 from antiphon.domain.steps import StepKind, StepState
@@ -40,6 +42,7 @@ from antiphon.store.protocol import RunMode
 log = get_logger("antiphon.runs")
 
 SETTLE_S = 1.0
+MEND_AGAIN_S = 0.5
 SHUTDOWN = "shutdown"
 DISCONNECTED = "disconnected"
 
@@ -84,6 +87,8 @@ class ActiveRun:
         self.readers = 0
         self.held_s: float | None = None
         self.taken_over = False
+        self.broken_by: Error | None = None
+        self.is_given_up = False
         loop = asyncio.get_running_loop()
         self.admitted: asyncio.Future[None] = loop.create_future()
         self.finished: asyncio.Future[Finished] = loop.create_future()
@@ -129,7 +134,7 @@ class ActiveRun:
                 return
             with self._stop.breakable():
                 await self._place.start()
-            await mend_chain(journal, self._parts.store)
+            await self._mend(journal)
             if self.taken_over:
                 reach("recovery.mended")
             await run_response_loop(
@@ -150,6 +155,16 @@ class ActiveRun:
         except Exception as error:
             log.exception("run_failed", response_id=self.response_id)
             await self._end(journal, _failed("server_error", f"The server failed: {type(error).__name__}."))
+
+    async def _mend(self, journal: RunJournal) -> None:
+        """Mend the chain, as soon as the store can be read."""
+        while True:
+            try:
+                return await mend_chain(journal, self._parts.store)
+            except StoreUnavailableError as error:
+                log.warning("run_not_mended_yet", response_id=self.response_id, error=str(error))
+            with self._stop.breakable():
+                await asyncio.sleep(MEND_AGAIN_S)
 
     async def _end(self, journal: RunJournal, ending: Ending) -> None:
         try:
@@ -199,9 +214,11 @@ class ActiveRun:
         if journal is not self._journal:
             return
         if not self.finished.done():  # killed, or broken by what nobody foresaw: whoever waits hears of it
+            error: Error = ServerStoppingError("The work on this response was broken off.")
             if failure is not None:
                 log.error("run_broken", response_id=self.response_id, exc_info=failure)
-            self._lost(journal, ServerStoppingError("The work on this response was broken off."))
+                error = self.broken_by = Error(f"The server failed: {type(failure).__name__}.")
+            self._lost(journal, error)
         self._go()
 
     def _go(self) -> None:
@@ -258,6 +275,12 @@ class ActiveRun:
         self._cancel_grace()
         self._stop.request(SHUTDOWN, break_keyed=True)
 
+    async def write_down(self) -> None:
+        """Write at once what would have been written at the end: something else depends on it."""
+        if self._journal is not None and self._journal.writing == "deferred":
+            self._journal.writing = "durable"
+            await self.settled()
+
     async def settled(self) -> None:
         """Return when what has happened so far is written, or after a moment when it cannot be."""
         journal = self._journal
@@ -283,6 +306,8 @@ class ActiveRun:
     def journal_died(self, journal: RunJournal, error: Error) -> None:
         """Called by a journal that can write no more."""
         if journal is self._journal:
+            if not isinstance(error, ClaimLost | DuplicateResponseError | StoreUnavailableError):
+                self.broken_by = error
             self._lost(journal, error)
             self.kill()
 

@@ -39,6 +39,7 @@ from antiphon.engine.cancelling import Cancellations
 from antiphon.engine.chain import RunChain
 from antiphon.engine.committer import Committer
 from antiphon.engine.context import new_id
+from antiphon.engine.failures import error_payload
 from antiphon.engine.following import Follower
 from antiphon.engine.handle import ResponseHandle
 from antiphon.engine.making import Upstream, executor_of, inference_of
@@ -131,7 +132,11 @@ class Engine:
         )
         committer.start()
         if self.durability.recovery:
-            await self._take_over()
+            try:
+                await self._take_over()
+            except BaseException:
+                await self.close()
+                raise
 
     def begin_stop(self) -> None:
         """Take no new work, and hand back what is at work. Returns at once; `close` waits."""
@@ -177,11 +182,8 @@ class Engine:
         for stored in claimed:
             adopted = await adopt(self.parts, stored, left=self._run_left)
             if adopted.missing:
-                self.unclaimable.append(stored.response_id)
                 log.warning("run_unclaimable", response_id=stored.response_id, missing=adopted.missing)
-                adopted.journal.release()
-                await adopted.journal.written()
-                adopted.place.leave()
+                await self._set_aside(adopted)
                 continue
             metrics.RECOVERED.inc()
             log.info("run_taken_over", response_id=stored.response_id, takeovers=stored.takeovers)
@@ -189,11 +191,18 @@ class Engine:
             self.active[stored.response_id] = adopted.run
             await self._resume(adopted)
 
+    async def _set_aside(self, adopted: Adopted) -> None:
+        """Leave a run to a process that can drive it."""
+        self.unclaimable.append(adopted.stored.response_id)
+        adopted.journal.release()
+        await adopted.journal.written()
+        adopted.place.leave()
+
     async def _resume(self, adopted: Adopted) -> None:
         run, stored = adopted.run, adopted.stored
         if stored.cancel_requested:
             run.end_now(adopted.journal, Ending(status="cancelled"))
-        elif stored.takeovers > self.durability.max_takeovers:
+        elif stored.takeovers > self.durability.max_takeovers and stored.state != "queued":
             message = f"The response was taken over {stored.takeovers} times without progress."
             error = {"code": "recovery_exhausted", "message": message}
             run.end_now(adopted.journal, Ending(status="failed", error=error))
@@ -201,12 +210,31 @@ class Engine:
             if stored.mode == "foreground" and not stored.keyed:
                 run.held_s = self.durability.grace_s
             factory = self._context_factory
-            context = None if factory is None else await factory(stored)
+            try:
+                context = None if factory is None else await factory(stored)
+            except Exception:
+                log.exception("context_not_made", response_id=stored.response_id)
+                del self.active[stored.response_id]
+                await self._set_aside(adopted)
+                return
             run.start(adopted.journal, context, starts_queued=stored.state == "queued")
 
     def _run_left(self, run: ActiveRun) -> None:
         if self.active.get(run.response_id) is run:
             del self.active[run.response_id]
+        if run.broken_by is not None and not run.is_given_up:
+            self._cancellations.begin(run.response_id, self._give_up(run, run.broken_by))
+
+    async def _give_up(self, run: ActiveRun, error: Error) -> None:
+        """An entry of this run was refused, or its task broke: what is written of it ends as failed."""
+        seized = await self.store.seize(run.run_id, self.parts.owner)
+        if seized is None:
+            return
+        adopted = await adopt(self.parts, seized, left=self._run_left)
+        adopted.run.is_given_up = True
+        self.active[seized.response_id] = adopted.run
+        adopted.run.end_now(adopted.journal, Ending(status="failed", error=error_payload(error)))
+        await asyncio.shield(adopted.run.finished)
 
     # --- responses -----------------------------------------------------------------------------
 
@@ -373,6 +401,9 @@ class Engine:
     async def delete(self, response_id: str, project: str = DEFAULT_PROJECT) -> None:
         """Cancel what runs, and delete; the items stay as long as a later response descends from them."""
         await self.cancel(response_id, project)
+        for run in list(self.active.values()):
+            if run.frozen.request.previous_response_id == response_id:
+                await run.write_down()  # else nothing would tell the store that what it follows must stay
         reach("delete.before")
         if not await self.store.delete_response(project, response_id):
             raise NotFoundError(f"Response with id '{response_id}' not found.", param="response_id")

@@ -271,8 +271,9 @@ class RunJournal(RetryingStore):
         return self._pending.bytes > MOST_BYTES_PENDING and self.writing == "durable"
 
     def run_state(self, state: RunState) -> None:
-        """The run itself moves on."""
+        """The run itself moves on: takeovers that it waited through are not held against it."""
         self._pending.run_state = state
+        self._pending.progressed = True
 
     def respond(
         self, status: str, outcome: Outcome, *, ended: bool, output: Sequence[StoredItem] = ()
