@@ -11,7 +11,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `max_iterations`: model calls per scope. `max_depth`: levels of nested agents. `running` and
     `waiting`: responses at work, and waiting for a place, per process. `parallel_tools`: tool calls at
     once per run. `model_attempts`: tries at one model call that broke in mid-answer. `wall_time_s`:
-    working time of a run in seconds, None for no limit.
+    seconds after its admission in which a run may begin another step, None for no limit.
     """
 
     max_iterations: int = 10
