@@ -2,6 +2,7 @@
 
 import pytest
 
+from antiphon.server import ServerOptions
 from antiphon.testing.scripts import ScriptedCall, Turn, answer_script, turns_script
 from serving import serving, text_of
 
@@ -128,3 +129,14 @@ async def test_codex_runs_its_shell():
     assert answer["content"].endswith("Let me look.")
     assert answer["tool_calls"][0]["id"] == result["tool_call_id"]
     assert result["content"] == "a b"
+
+
+@pytest.mark.parametrize("tool", [WEB_SEARCH, CODE, REMOTE_MCP, CUSTOM], ids=lambda tool: tool["type"])
+async def test_the_strict_refuse_what_they_cannot_offer(tool):
+    """With `server.unknown_tools: reject` such a request is a 400 that names the place; others pass."""
+    async with serving(answer_script("Hello."), options=ServerOptions(unknown_tools="reject")) as s:
+        refused = await s.post({"model": "fake", "input": "hi", "tools": [WEATHER, tool]})
+        assert (refused.status, refused.error["param"]) == (400, "tools[1].type")
+        assert refused.error["code"] == "unsupported_tool"
+        ours = {"type": "mcp", "server_label": "antiphon"}
+        assert (await s.post({"model": "fake", "input": "hi", "tools": [WEATHER, ours]})).status == 200

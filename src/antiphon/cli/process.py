@@ -75,6 +75,7 @@ def _uvicorn_config(settings: Settings, engine: Engine) -> uvicorn.Config:
     options = ServerOptions(
         api_keys=tuple(key.get_secret_value() for key in settings.server.api_keys),
         max_body_bytes=settings.server.max_body,
+        unknown_tools=settings.server.unknown_tools,
     )
     return uvicorn.Config(
         create_app(engine, options),

@@ -5,7 +5,7 @@ a warning. A choice that forces one of them is refused: nobody could do what it 
 force a tool fail on an answer without it. A list of allowed tools merely loses it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from antiphon.domain.errors import InvalidRequestError
@@ -18,6 +18,18 @@ SERVER_LABEL = "antiphon"
 def is_offered(tool: JSONObject) -> bool:
     """Whether a tool in a request is of a kind that we can offer a model."""
     return tool["type"] == "function" or (tool["type"] == "mcp" and tool.get("server_label") == SERVER_LABEL)
+
+
+def refuse_unknown(tools: Iterable[JSONObject]) -> None:
+    """For the strict: refuse the first tool that would be left out; raises `InvalidRequestError`."""
+    for place, tool in enumerate(tools):
+        if not is_offered(tool):
+            raise InvalidRequestError(
+                f"Tools of type {tool['type']!r} are not available here.",
+                param=f"tools[{place}].type",
+                code="unsupported_tool",
+                hint="This server is set to refuse what it cannot offer (server.unknown_tools: reject).",
+            )
 
 
 def held_to(choice: Any, known: Collection[str]) -> tuple[Any, list[str]]:

@@ -15,6 +15,7 @@ from antiphon.domain.responses import STATUSES
 from antiphon.engine.active import Finished
 from antiphon.engine.engine import Engine
 from antiphon.engine.handle import ResponseHandle
+from antiphon.engine.tool_choice import refuse_unknown
 from antiphon.server.body import read_body
 from antiphon.server.border import send_answer
 from antiphon.server.errors import Answer, answer_to, answer_to_failure
@@ -41,6 +42,8 @@ class ResponsesRoutes:
         http = Request(scope, receive)
         body = await read_body(http, self._options.max_body_bytes)
         request = self._engine.read(body.wire)
+        if self._options.unknown_tools == "reject":
+            refuse_unknown(request.tools)
         handle = await self._engine.submit(request, _arrival(http.headers, body.digest))
         try:
             if request.stream:
