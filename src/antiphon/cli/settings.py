@@ -107,7 +107,7 @@ class ServerSettings(Section):
     max_body: Size = Field(default=64_000_000, description="The largest request body accepted.")
     unknown_tools: Literal["ignore", "reject"] = Field(
         default="ignore",
-        description="Tools of a request that cannot be offered here: left out with a warning, or refused with 400.",
+        description="Tools of a request that cannot be offered here: left out with a warning, or a 400.",
     )
     insecure: bool = Field(default=False, description="Allow listening beyond this machine without API keys.")
 
