@@ -212,7 +212,7 @@ class Engine:
             factory = self._context_factory
             try:
                 context = None if factory is None else await factory(stored)
-            except Exception:
+            except Exception:  # the embedding program's own code: one run must not stop the start
                 log.exception("context_not_made", response_id=stored.response_id)
                 del self.active[stored.response_id]
                 await self._set_aside(adopted)
