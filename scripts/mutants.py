@@ -171,8 +171,8 @@ MUTANTS = (
     Mutant(
         "poison is given up",
         ENGINE + "engine.py",
-        "elif stored.takeovers > self.durability.max_takeovers:",
-        "elif stored.takeovers > self.durability.max_takeovers + 9:",
+        "elif stored.takeovers > self.durability.max_takeovers and",
+        "elif stored.takeovers > self.durability.max_takeovers + 9 and",
         (GIVING_UP,),
     ),
 )
